@@ -1,0 +1,130 @@
+//! Claim: a worker asks for jobs, and waits for them if it likes.
+
+use super::{Broker, Error, SettleReply, settle::named_once};
+use crate::{
+    domain::{ids::QueueName, time::Timestamp},
+    store::{Claim, Delivered, Idle, IdleReason, Listener, Settlements, Share, Store},
+};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    /// At least one, each once.
+    pub queues: Vec<QueueName>,
+    pub order: Order,
+    pub max_jobs: usize,
+    pub max_bytes: usize,
+    pub wait: Duration,
+    pub lease_duration: Option<Duration>,
+    pub worker_id: String,
+    pub request_id: String,
+    pub settle: Settlements,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// In turn; how often each queue's turn comes, in the order of the queues.
+    RoundRobin { weights: Vec<u32> },
+    /// The first queue that has work, always.
+    Strict,
+}
+
+#[derive(Clone, Debug)]
+pub struct ClaimReply {
+    pub now: Timestamp,
+    pub jobs: Vec<Delivered>,
+    pub idle: Vec<Idle>,
+    pub settled: SettleReply,
+}
+
+impl<S: Store> Broker<S> {
+    pub async fn claim(&self, mut request: ClaimRequest) -> Result<ClaimReply, Error> {
+        let (settle, named_again) = named_once(std::mem::take(&mut request.settle));
+        let mut draining = self.draining.subscribe();
+        if *draining.borrow() {
+            let settled = self.store.settle(self.ask(), settle).await?;
+            self.report_dead(&settled.dead);
+            return Ok(self.drained(&request, named_again.reply(settled)));
+        }
+        // Sitting down before looking: work that comes in between is not missed.
+        let seat = (!request.wait.is_zero())
+            .then(|| self.wakeups.sit(request.queues.clone(), request.max_jobs));
+        let patience = tokio::time::sleep(request.wait);
+        tokio::pin!(patience);
+
+        let mut reply = self.look(&request, settle, |settled| named_again.reply(settled)).await?;
+        while let Some(seat) = &seat
+            && reply.jobs.is_empty()
+        {
+            tokio::select! {
+                () = seat.woken() => {
+                    let settled = reply.settled;
+                    reply = self.look(&request, Settlements::default(), |_| settled).await?;
+                }
+                () = &mut patience => break,
+                _ = draining.wait_for(|draining| *draining) => {
+                    return Ok(self.drained(&request, reply.settled));
+                }
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Takes what is there now.
+    async fn look(
+        &self,
+        request: &ClaimRequest,
+        settle: Settlements,
+        reply: impl FnOnce(crate::store::Settled) -> SettleReply,
+    ) -> Result<ClaimReply, Error> {
+        let claim = Claim {
+            shares: self.shares(request),
+            max_jobs: request.max_jobs,
+            max_bytes: request.max_bytes,
+            lease_duration: request.lease_duration,
+            worker_id: request.worker_id.clone(),
+            request_id: request.request_id.clone(),
+            settle,
+        };
+        let claimed = self.store.claim(self.ask(), claim).await?;
+        self.report_dead(&claimed.settled.dead);
+        self.report_dead(&claimed.dead);
+        for (queue, jobs) in &claimed.left {
+            self.wakeups.available(queue, *jobs);
+        }
+        Ok(ClaimReply {
+            now: claimed.now,
+            jobs: claimed.jobs,
+            idle: claimed.idle,
+            settled: reply(claimed.settled),
+        })
+    }
+
+    fn shares(&self, request: &ClaimRequest) -> Vec<Share> {
+        match &request.order {
+            Order::Strict => {
+                let share = |queue: &QueueName| Share { queue: queue.clone(), first: usize::MAX };
+                request.queues.iter().map(share).collect()
+            }
+            Order::RoundRobin { weights } => {
+                let queues: Vec<_> =
+                    request.queues.iter().cloned().zip(weights.iter().copied()).collect();
+                self.turns.take(&queues, request.max_jobs)
+            }
+        }
+    }
+
+    fn drained(&self, request: &ClaimRequest, settled: SettleReply) -> ClaimReply {
+        let idle = |queue: &QueueName| Idle {
+            queue: queue.clone(),
+            reason: IdleReason::Draining,
+            until: None,
+        };
+        ClaimReply {
+            now: self.store.now(),
+            jobs: Vec::new(),
+            idle: request.queues.iter().map(idle).collect(),
+            settled,
+        }
+    }
+}

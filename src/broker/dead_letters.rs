@@ -1,0 +1,61 @@
+//! ListDeadLetters and Requeue.
+
+use super::{Broker, Error, Refusal};
+use crate::{
+    domain::ids::{DeadPart, JobId, QueueName},
+    store::{DeadLetterPage, DeadLetterQuery, Requeue, Requeued, Store, Which},
+};
+
+#[derive(Clone, Debug)]
+pub struct RequeueRequest {
+    pub part: DeadPart,
+    pub which: RequeueSelector,
+    pub target: Option<QueueName>,
+    pub keep_attempts: bool,
+    pub dry_run: bool,
+    /// From an earlier answer.
+    pub cutoff: Option<u64>,
+}
+
+/// Exactly one way to say which dead letters are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequeueSelector {
+    Ids(Vec<JobId>),
+    Oldest(usize),
+    All { limit: usize },
+}
+
+impl<S: Store> Broker<S> {
+    pub async fn list_dead_letters(&self, query: DeadLetterQuery) -> Result<DeadLetterPage, Error> {
+        let queue = query.part.queue.clone();
+        match self.store.dead_letters(query).await? {
+            Some(page) => Ok(page),
+            None => Err(self.unknown_queue(queue)),
+        }
+    }
+
+    pub async fn requeue(&self, request: RequeueRequest) -> Result<Requeued, Error> {
+        let queue = request.part.queue.clone();
+        let which = match request.which {
+            RequeueSelector::Ids(ids) => Which::Ids(ids),
+            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => {
+                Which::Oldest { limit: limit.min(self.limits.bulk_max), cutoff: request.cutoff }
+            }
+        };
+        let requeue = Requeue {
+            part: request.part,
+            which,
+            target: request.target,
+            keep_attempts: request.keep_attempts,
+            dry_run: request.dry_run,
+        };
+        match self.store.requeue(self.ask(), requeue).await? {
+            Some(requeued) => Ok(requeued),
+            None => Err(self.unknown_queue(queue)),
+        }
+    }
+
+    fn unknown_queue(&self, queue: QueueName) -> Error {
+        Refusal::QueueNotFound { queue }.into()
+    }
+}

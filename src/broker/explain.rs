@@ -1,0 +1,93 @@
+//! ExplainPolicy: the delays a policy gives, with the bounds that jitter leaves.
+
+use super::{Broker, Error, Refusal};
+use crate::{
+    domain::{
+        ids::QueueName,
+        policy::{PolicyOverride, RetryPolicy},
+        rules::{ErrorFacts, Then, first_match},
+    },
+    store::Store,
+};
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default)]
+pub struct ExplainRequest {
+    /// Given: this policy, on top of the queue's.
+    pub policy: Option<PolicyOverride>,
+    pub queue: Option<QueueName>,
+    pub error_type: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Explained {
+    pub policy: RetryPolicy,
+    pub rows: Vec<ExplainedDelay>,
+    pub total_min: Duration,
+    pub total_max: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExplainedDelay {
+    pub retry: u32,
+    pub delay: Duration,
+    pub min: Duration,
+    pub max: Duration,
+}
+
+impl<S: Store> Broker<S> {
+    pub async fn explain_policy(&self, request: ExplainRequest) -> Result<Explained, Error> {
+        let settings = self.settings();
+        let queue = match &request.queue {
+            None => &settings.defaults,
+            Some(name) => {
+                let configured = settings.queues.contains_key(name);
+                if !configured && !self.queue_exists(name).await? {
+                    return Err(Refusal::QueueNotFound { queue: name.clone() }.into());
+                }
+                settings.queue(name)
+            }
+        };
+        let mut policy = queue.policy.clone();
+        if !request.error_type.is_empty() {
+            let facts =
+                ErrorFacts { error_type: &request.error_type, message: "", http_status: 0 };
+            match first_match(&queue.rules, &queue.default_rules, &facts).map(|rule| &rule.then) {
+                Some(Then::Policy(over)) => policy = policy.apply(over),
+                // Never retried: a policy without retries says just that.
+                Some(Then::DeadLetter) => policy.max_retries = 0,
+                Some(Then::Release | Then::Hold) | None => {}
+            }
+        }
+        if let Some(over) = &request.policy {
+            policy = policy.apply(over);
+            policy.validate().map_err(|error| Refusal::Field {
+                field: format!("policy.{}", error.field),
+                message: error.message,
+            })?;
+        }
+        Ok(explain(policy))
+    }
+
+    async fn queue_exists(&self, name: &QueueName) -> Result<bool, Error> {
+        let part = crate::domain::ids::DeadPart { queue: name.clone(), overflow_only: false };
+        let query = crate::store::DeadLetterQuery {
+            part,
+            after: 0,
+            limit: 0,
+            full: false,
+            max_bytes: 0,
+        };
+        Ok(self.store.dead_letters(query).await?.is_some())
+    }
+}
+
+fn explain(policy: RetryPolicy) -> Explained {
+    let row = |retry| {
+        let (delay, min, max) = policy.bounds(retry);
+        ExplainedDelay { retry, delay, min, max }
+    };
+    let rows = (1..=policy.max_retries).map(row).collect();
+    let (total_min, total_max) = policy.total_bounds();
+    Explained { policy, rows, total_min, total_max }
+}

@@ -1,0 +1,135 @@
+//! The use cases: one file each. Knows the domain and the store contract, nothing of gRPC.
+
+mod claim;
+mod dead_letters;
+mod enqueue;
+mod explain;
+mod get_job;
+mod queues;
+mod settle;
+mod sweeper;
+mod turns;
+mod wakeups;
+
+pub use claim::{ClaimReply, ClaimRequest, Order};
+pub use dead_letters::{RequeueRequest, RequeueSelector};
+pub use explain::{ExplainRequest, Explained, ExplainedDelay};
+pub use get_job::JobReport;
+pub use queues::QueueReport;
+pub use settle::SettleReply;
+pub use wakeups::Wakeups;
+
+use crate::{
+    domain::{ids::QueueName, limits::Limits, settings::Settings},
+    store::{Ask, DeadNotice, LeaseLost, Refused, Store, StoreError},
+};
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// All that the use cases share.
+#[derive(Debug)]
+pub struct Broker<S> {
+    store: S,
+    wakeups: Arc<Wakeups>,
+    settings: RwLock<Arc<Settings>>,
+    limits: Limits,
+    turns: turns::Turns,
+    draining: watch::Sender<bool>,
+    random: fn() -> u64,
+}
+
+impl<S: Store> Broker<S> {
+    /// `wakeups` is the listener that the store was opened with; `random` gives each call its seed.
+    pub fn new(
+        store: S,
+        wakeups: Arc<Wakeups>,
+        settings: Arc<Settings>,
+        limits: Limits,
+        random: fn() -> u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            wakeups,
+            settings: RwLock::new(settings),
+            limits,
+            turns: turns::Turns::default(),
+            draining: watch::Sender::new(false),
+            random,
+        })
+    }
+
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on claims find nothing, and those that wait come home.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    fn ask(&self) -> Ask {
+        Ask { settings: self.settings(), seed: (self.random)() }
+    }
+
+    /// Every dead letter gets one line.
+    fn report_dead(&self, dead: &[DeadNotice]) {
+        for notice in dead {
+            tracing::warn!(
+                queue = %notice.queue,
+                job_id = %notice.id,
+                job_type = notice.job_type,
+                reason = notice.reason.as_str(),
+                attempts = notice.attempts,
+                error_type = notice.error_type,
+                overflow = notice.overflow,
+                "dead-lettered"
+            );
+        }
+    }
+}
+
+/// Why a call was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    Refused(Refusal),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<LeaseLost> for Refusal {
+    fn from(_: LeaseLost) -> Self {
+        Self::LeaseLost
+    }
+}
+
+/// The closed list of reasons to say no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A field that cannot be as it is.
+    Field { field: String, message: String },
+    BodyTooLarge { bytes: usize, limit: usize },
+    JobNotFound { id: String },
+    QueueNotFound { queue: QueueName },
+    LeaseLost,
+    AmbiguousJobId { id: String, queues: Vec<QueueName> },
+    NotAdded(Refused),
+}

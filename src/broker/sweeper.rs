@@ -1,0 +1,94 @@
+//! What time makes due: the loop sleeps until something is, and never polls.
+
+use super::Broker;
+use crate::{
+    domain::time::Timestamp,
+    store::{Store, StoreError, Sweep, Swept},
+};
+use std::{sync::Arc, time::Duration};
+
+/// For so long after a start, leases from before it are left alone: a restart burns no attempts.
+const GRACE: Duration = Duration::from_secs(30);
+/// A store that was lost for longer than this starts the grace again.
+const LOST_STORE: Duration = Duration::from_secs(2);
+/// After a failed sweep.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// Nobody can be sure to hear of everything; a look at least this often costs nothing.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+
+/// Which leases a sweep leaves alone.
+#[derive(Clone, Copy, Debug)]
+struct Grace {
+    since: Timestamp,
+}
+
+impl Grace {
+    fn sweep(self) -> Sweep {
+        Sweep { spare_made_before: self.since, spare_until: self.since.after(GRACE) }
+    }
+}
+
+impl<S: Store> Broker<S> {
+    /// Runs until the broker drains.
+    pub async fn run_sweeper(self: Arc<Self>) {
+        let mut grace = Grace { since: self.store.now() };
+        let mut lost_since = None;
+        let mut draining = self.draining.subscribe();
+        loop {
+            let next = match self.sweep_once(grace.sweep()).await {
+                Ok(swept) => {
+                    let now = self.store.now();
+                    if let Some(since) = lost_since.take()
+                        && now.since(since) > LOST_STORE
+                    {
+                        grace = Grace { since: now };
+                    }
+                    swept.next.map_or(LOOK_AT_LEAST_EVERY, |next| next.since(now))
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot look after what is due");
+                    lost_since.get_or_insert_with(|| self.store.now());
+                    PAUSE_AFTER_FAILURE
+                }
+            };
+            tokio::select! {
+                () = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => {}
+                _ = draining.wait_for(|draining| *draining) => return,
+            }
+        }
+    }
+
+    /// One step of the loop.
+    pub async fn sweep_once(&self, sweep: Sweep) -> Result<Swept, StoreError> {
+        let swept = self.store.sweep(self.ask(), sweep).await?;
+        for expired in &swept.expired {
+            tracing::info!(
+                queue = %expired.queue,
+                job_id = %expired.id,
+                worker_id = expired.attempt.worker_id,
+                attempt = expired.attempt.number,
+                "lease ran out"
+            );
+        }
+        self.report_dead(&swept.dead);
+        Ok(swept)
+    }
+
+    /// Sleeps for `rest`, or less if something earlier is announced meanwhile.
+    async fn sleep_until_due(&self, rest: Duration) {
+        let mut wake_at = self.store.now().after(rest);
+        loop {
+            if let Some(due) = self.wakeups.take_due() {
+                wake_at = wake_at.min(due);
+            }
+            let rest = wake_at.since(self.store.now());
+            if rest.is_zero() {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = self.wakeups.due_changed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a worker says went wrong, cut to what is kept.
+
+use std::borrow::Cow;
+
+/// An error as a worker reports it, and as the history keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    pub error_type: String,
+    pub message: String,
+    pub stack_trace: String,
+    /// 0: none.
+    pub http_status: u32,
+    pub response_body: String,
+    /// A JSON object, or empty.
+    pub details: String,
+    /// Something was cut.
+    pub truncated: bool,
+}
+
+pub const MESSAGE_CHARS: usize = 4_096;
+pub const STACK_TRACE_CHARS: usize = 4_096;
+pub const RESPONSE_BODY_CHARS: usize = 2_048;
+/// What attempts between the first and the last failure keep of their message.
+pub const SUMMARY_CHARS: usize = 512;
+
+impl Failure {
+    pub fn new(error_type: &str, message: impl Into<String>) -> Self {
+        Self { error_type: error_type.into(), message: message.into(), ..Self::default() }
+    }
+
+    /// Cuts the texts to what is kept of a first or last failure.
+    pub fn cut(mut self) -> Self {
+        self.truncated |= cut(&mut self.message, MESSAGE_CHARS)
+            | cut(&mut self.stack_trace, STACK_TRACE_CHARS)
+            | cut(&mut self.response_body, RESPONSE_BODY_CHARS);
+        self
+    }
+
+    /// What the attempt log keeps of it.
+    pub fn summary(&self) -> Self {
+        let message = head(&self.message, SUMMARY_CHARS);
+        let left_out = message.len() < self.message.len()
+            || !self.stack_trace.is_empty()
+            || !self.response_body.is_empty()
+            || !self.details.is_empty();
+        Self {
+            error_type: self.error_type.clone(),
+            message: message.to_owned(),
+            http_status: self.http_status,
+            truncated: self.truncated || left_out,
+            ..Self::default()
+        }
+    }
+
+    /// For people who look for patterns: the same kind of failure of the same kind of job has the same fingerprint,
+    /// whatever numbers, ids and quoted texts stand in its message.
+    pub fn fingerprint(&self, job_type: &str) -> String {
+        let masked = mask(&self.message);
+        let mut sum = Fnv::default();
+        for part in [job_type, &self.error_type, &masked] {
+            sum.add(part.as_bytes());
+            sum.add(&[0]);
+        }
+        format!("{:016x}", sum.0)
+    }
+}
+
+/// Cuts after `chars` characters; says whether there were more.
+fn cut(text: &mut String, chars: usize) -> bool {
+    let length = head(text, chars).len();
+    let cut = length < text.len();
+    text.truncate(length);
+    cut
+}
+
+fn head(text: &str, chars: usize) -> &str {
+    match text.char_indices().nth(chars) {
+        Some((at, _)) => &text[..at],
+        None => text,
+    }
+}
+
+/// Words with a digit in them and quoted texts become one character.
+fn mask(message: &str) -> Cow<'_, str> {
+    if !message.bytes().any(|b| b.is_ascii_digit() || matches!(b, b'"' | b'\'' | b'`')) {
+        return message.into();
+    }
+    let mut masked = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(first) = rest.chars().next() {
+        if matches!(first, '"' | '\'' | '`')
+            && let Some(end) = rest[1..].find(first)
+        {
+            masked.push('"');
+            rest = &rest[end + 2..];
+        } else if first.is_alphanumeric() {
+            let inside = |c: char| c.is_alphanumeric() || c == '-';
+            let (word, after) = rest.split_at(rest.find(|c| !inside(c)).unwrap_or(rest.len()));
+            let numeric = word.bytes().any(|b| b.is_ascii_digit());
+            masked.push_str(if numeric { "#" } else { word });
+            rest = after;
+        } else {
+            masked.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    masked.into()
+}
+
+/// FNV-1a: small, and the same on every machine and in every version.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn texts_are_cut_on_a_character_boundary_and_flagged() {
+        let long = "ü".repeat(5_000);
+        let failure = Failure { stack_trace: long.clone(), ..Failure::new("E", "short") }.cut();
+        assert_eq!(failure.stack_trace.chars().count(), STACK_TRACE_CHARS);
+        assert_eq!(failure.message, "short");
+        assert!(failure.truncated);
+        let failure = Failure { response_body: long, ..Failure::default() }.cut();
+        assert_eq!(failure.response_body.chars().count(), RESPONSE_BODY_CHARS);
+        assert!(!Failure::new("E", "x".repeat(MESSAGE_CHARS)).cut().truncated);
+    }
+
+    #[test]
+    fn a_summary_is_512_characters_and_says_that_it_was_cut() {
+        let summary = Failure::new("E", "m".repeat(513)).summary();
+        assert_eq!(summary.message.len(), SUMMARY_CHARS);
+        assert!(summary.truncated);
+        assert!(!Failure::new("E", "m".repeat(512)).summary().truncated);
+    }
+
+    #[test]
+    fn fingerprints_ignore_numbers_ids_and_quotes() {
+        let print = |message: &str| Failure::new("Timeout", message).fingerprint("mail");
+        assert_eq!(
+            print("user 17 on host-a3: \"ada\" timed out after 30s"),
+            print("user 4711 on host-b9: \"bob\" timed out after 5s")
+        );
+        assert_ne!(print("connection refused"), print("connection reset"));
+        assert_ne!(print("x"), Failure::new("Timeout", "x").fingerprint("report"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_cutting_or_masking_stumble(text in ".{0,600}") {
+            let failure = Failure::new("E", text).cut();
+            failure.summary();
+            failure.fingerprint("t");
+        }
+    }
+}

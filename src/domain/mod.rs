@@ -1,0 +1,18 @@
+//! The decisions: pure functions of their arguments. Nothing here waits, reads a clock, rolls dice or knows a store.
+
+pub mod backoff;
+pub mod chance;
+pub mod duration;
+pub mod failure;
+pub mod glob;
+pub mod ids;
+pub mod job;
+pub mod lease;
+pub mod limits;
+pub mod policy;
+pub mod presets;
+pub mod rules;
+pub mod settings;
+pub mod store_clock;
+pub mod time;
+pub mod verdict;

@@ -1,0 +1,128 @@
+//! The embedded store's clock (promise 5): boot time counts, wall time only steers.
+//!
+//! The store keeps its time, the boot id and the boot clock with every commit. Within one boot, also over a restart of
+//! the process, elapsed boot time is added to what was kept, so a wall-clock jump neither releases a retry early nor ends
+//! a lease. After a reboot the boot clock says nothing about the time between, so the later of kept and wall is taken.
+
+use super::time::Timestamp;
+
+/// What the machine's clocks say at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Microseconds since the Unix epoch.
+    pub wall_us: u64,
+    /// Microseconds since boot, sleep included.
+    pub boot_us: u64,
+    pub boot_id: BootId,
+}
+
+/// Differs from boot to boot.
+pub type BootId = u128;
+
+/// What the store writes with each commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub time_us: u64,
+    pub boot_us: u64,
+    pub boot_id: BootId,
+}
+
+/// Store time moves toward wall time by at most this share of elapsed time.
+const STEERING_SHARE: u64 = 100;
+
+#[derive(Clone, Debug)]
+pub struct StoreClock {
+    last: Kept,
+}
+
+impl StoreClock {
+    pub fn start(kept: Option<Kept>, reading: Reading) -> Self {
+        let time_us = match kept {
+            None => reading.wall_us,
+            Some(kept) if kept.boot_id == reading.boot_id => {
+                kept.time_us + reading.boot_us.saturating_sub(kept.boot_us)
+            }
+            Some(kept) => kept.time_us.max(reading.wall_us),
+        };
+        let last = Kept { time_us, boot_us: reading.boot_us, boot_id: reading.boot_id };
+        Self { last }
+    }
+
+    /// Store time at this reading. Never earlier than the last answer.
+    pub fn now(&mut self, reading: Reading) -> Timestamp {
+        let elapsed = reading.boot_us.saturating_sub(self.last.boot_us);
+        let undisturbed = self.last.time_us + elapsed;
+        let most = elapsed / STEERING_SHARE;
+        let steered = if reading.wall_us >= undisturbed {
+            undisturbed + (reading.wall_us - undisturbed).min(most)
+        } else {
+            undisturbed - (undisturbed - reading.wall_us).min(most)
+        };
+        self.last.time_us = steered;
+        self.last.boot_us = self.last.boot_us.max(reading.boot_us);
+        Timestamp::from_millis(steered / 1_000)
+    }
+
+    /// To be written with the commit.
+    pub fn kept(&self) -> Kept {
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOUR_US: u64 = 3_600_000_000;
+
+    fn reading(wall_us: u64, boot_us: u64, boot_id: BootId) -> Reading {
+        Reading { wall_us, boot_us, boot_id }
+    }
+
+    #[test]
+    fn a_new_store_starts_at_wall_time() {
+        let mut clock = StoreClock::start(None, reading(10 * HOUR_US, 5, 1));
+        assert_eq!(clock.now(reading(10 * HOUR_US, 5, 1)).millis(), 10 * HOUR_US / 1_000);
+    }
+
+    #[test]
+    fn a_restart_within_one_boot_counts_boot_time_whatever_the_wall_says() {
+        let kept = Kept { time_us: 10 * HOUR_US, boot_us: 1_000_000, boot_id: 1 };
+        for wall in [9 * HOUR_US, 10 * HOUR_US + 40_000_000, 11 * HOUR_US] {
+            let mut clock = StoreClock::start(Some(kept), reading(wall, 41_000_000, 1));
+            let now = clock.now(reading(wall, 41_000_000, 1));
+            assert_eq!(now.millis(), (10 * HOUR_US + 40_000_000) / 1_000);
+        }
+    }
+
+    #[test]
+    fn after_a_reboot_the_later_of_kept_and_wall_counts() {
+        let kept = Kept { time_us: 10 * HOUR_US, boot_us: 1_000_000, boot_id: 1 };
+        let mut ahead = StoreClock::start(Some(kept), reading(12 * HOUR_US, 7, 2));
+        assert_eq!(ahead.now(reading(12 * HOUR_US, 7, 2)).millis(), 12 * HOUR_US / 1_000);
+        let mut behind = StoreClock::start(Some(kept), reading(8 * HOUR_US, 7, 2));
+        assert_eq!(behind.now(reading(8 * HOUR_US, 7, 2)).millis(), 10 * HOUR_US / 1_000);
+    }
+
+    proptest! {
+        /// Whatever the wall clock does, store time runs within 1 % of boot time and never backwards.
+        #[test]
+        fn wall_jumps_bend_the_clock_by_at_most_one_percent(
+            steps in prop::collection::vec((0u64..10_000_000, -2i64..=2), 1..200)
+        ) {
+            let mut boot = 1_000_000u64;
+            let mut clock = StoreClock::start(None, reading(100 * HOUR_US, boot, 1));
+            let mut last = clock.kept().time_us;
+            for (elapsed, jump_hours) in steps {
+                boot += elapsed;
+                let wall = (last as i64 + jump_hours * HOUR_US as i64) as u64;
+                clock.now(reading(wall, boot, 1));
+                let now = clock.kept().time_us;
+                prop_assert!(now >= last);
+                prop_assert!((now - last).abs_diff(elapsed) <= elapsed / 100);
+                last = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The heart of redrive: what happens to a job whose delivery did not end with an Ack.
+//!
+//! Pure: the facts, the settings, the time and the chance go in; the whole consequence comes out, and the store applies it
+//! under the lease's fence.
+
+use super::{
+    failure::Failure,
+    job::{Attempt, AttemptStatus, DeadReason, Delivery, Next, Progress},
+    policy::{PolicyOverride, RetryPolicy},
+    rules::{ErrorFacts, Then, first_match},
+    settings::QueueSettings,
+    time::Timestamp,
+};
+use std::time::Duration;
+
+/// A job that is released more often than this has a failure instead.
+pub const RELEASES_MAX: u32 = 100;
+/// A job that is interrupted more often than this has a failure instead: it may be what kills its workers.
+pub const INTERRUPTIONS_MAX: u32 = 3;
+/// An upstream's Retry-After is stretched by up to this share, so that all who were told the same do not come at once.
+const RETRY_AFTER_SPREAD: f64 = 0.1;
+
+/// The job that was out, as the store knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Leased<'a> {
+    pub delivery: &'a Delivery,
+    pub progress: &'a Progress,
+    pub policy: Option<&'a PolicyOverride>,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// How its delivery ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// The worker reports a failure.
+    Failed { failure: Failure, permanent: bool, retry_after: Option<Duration> },
+    /// The worker hands it back.
+    Released { retry_after: Option<Duration> },
+    /// Nobody settled it in time.
+    Expired,
+    /// Its stream broke before the work had begun.
+    Interrupted,
+}
+
+/// Random numbers in `[0, 1)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Chance {
+    pub jitter: f64,
+    pub spread: f64,
+}
+
+/// The whole consequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    pub progress: Progress,
+    pub next: Next,
+    pub attempt: Attempt,
+}
+
+/// Judges one ended delivery.
+pub fn judge(
+    leased: Leased<'_>,
+    ending: Ending,
+    queue: &QueueSettings,
+    now: Timestamp,
+    chance: Chance,
+) -> Verdict {
+    let mut case = Case::open(leased, queue, now, chance);
+    match ending {
+        Ending::Failed { failure, permanent, retry_after } => {
+            case.attempt.status = AttemptStatus::Failed;
+            if permanent {
+                case.explain("the worker says that it will never succeed".into());
+                case.record_failure(failure);
+                case.count();
+                case.bury(DeadReason::NonRetryable);
+            } else {
+                case.fail(failure, retry_after);
+            }
+        }
+        Ending::Released { retry_after } => case.release(retry_after),
+        Ending::Expired => {
+            case.attempt.status = AttemptStatus::LeaseExpired;
+            case.fail(lease_expired(leased.delivery), None);
+        }
+        Ending::Interrupted => case.interrupt(leased.delivery),
+    }
+    case.close()
+}
+
+fn lease_expired(delivery: &Delivery) -> Failure {
+    let worker = match delivery.worker_id.as_str() {
+        "" => "a worker without a name",
+        name => name,
+    };
+    let lease = super::duration::human(delivery.duration);
+    let message = format!("{worker} neither settled nor extended its lease of {lease} in time");
+    Failure::new("LeaseExpired", message)
+}
+
+/// A verdict in the making.
+struct Case<'a> {
+    leased: Leased<'a>,
+    queue: &'a QueueSettings,
+    now: Timestamp,
+    chance: Chance,
+    progress: Progress,
+    attempt: Attempt,
+}
+
+impl<'a> Case<'a> {
+    fn open(leased: Leased<'a>, queue: &'a QueueSettings, now: Timestamp, chance: Chance) -> Self {
+        let delivery = leased.delivery;
+        let attempt = Attempt {
+            number: delivery.attempt,
+            lease: delivery.lease,
+            status: AttemptStatus::Failed,
+            worker_id: delivery.worker_id.clone(),
+            started_at: delivery.started_at,
+            ended_at: now,
+            note: String::new(),
+            failure: None,
+            next: Next::OldPlace,
+            delay: None,
+            retries_left: 0,
+            counted: false,
+            probe: delivery.probe,
+            rule: String::new(),
+            explanation: String::new(),
+        };
+        Self { leased, queue, now, chance, progress: leased.progress.clone(), attempt }
+    }
+
+    /// A transient failure: the first rule that fits decides, otherwise the policy.
+    fn fail(&mut self, failure: Failure, retry_after: Option<Duration>) {
+        let facts = ErrorFacts {
+            error_type: &failure.error_type,
+            message: &failure.message,
+            http_status: failure.http_status,
+        };
+        let rule = first_match(&self.queue.rules, &self.queue.default_rules, &facts);
+        if let Some(rule) = rule {
+            self.attempt.rule = rule.name.clone();
+        }
+        self.record_failure(failure);
+        match rule.map(|rule| &rule.then) {
+            Some(Then::DeadLetter) => {
+                self.count();
+                self.explain("an error rule sends it to the dead letters".into());
+                self.bury(DeadReason::NonRetryable);
+            }
+            Some(Then::Release) => self.release(retry_after),
+            // Without a breaker that can open, holding the queue back is holding this job back.
+            Some(Then::Hold) => {
+                let recovery = self.queue.breaker.recovery_timeout;
+                self.release(Some(retry_after.unwrap_or(recovery)));
+            }
+            Some(Then::Policy(over)) => self.retry(Some(over), retry_after),
+            None => self.retry(None, retry_after),
+        }
+    }
+
+    /// Retries by the policy that fits this error, as long as it has retries left and the deadline allows.
+    fn retry(&mut self, rule: Option<&PolicyOverride>, retry_after: Option<Duration>) {
+        self.count();
+        let policy = self.policy(rule);
+        let number = self.attempt.number;
+        if number > policy.max_retries {
+            let retries = policy.max_retries;
+            self.explain(format!("attempt {number} failed and the policy has {retries} retries"));
+            return self.bury(DeadReason::Exhausted);
+        }
+        let backoff = policy.backoff(number, self.progress.last_delay, self.chance.jitter);
+        let mut delay = backoff.delay;
+        let mut explanation = backoff.explanation;
+        if let Some(asked) = retry_after {
+            let most = self.queue.max_retry_after;
+            let stretch = 1.0 + RETRY_AFTER_SPREAD * self.chance.spread;
+            let asked_for = asked.min(most).mul_f64(stretch);
+            if asked_for > delay {
+                delay = asked_for;
+                let cut = if asked > most { ", cut to max_retry_after" } else { "" };
+                let asked = super::duration::human(asked);
+                let delay = super::duration::human(delay);
+                explanation = format!("{explanation}; retry_after {asked}{cut} → {delay}");
+            }
+        }
+        let at = self.now.after(delay);
+        self.explain(explanation);
+        let deadline = self.progress.deadline(self.leased.expires_at);
+        if deadline.is_some_and(|deadline| deadline <= self.now) {
+            return self.bury(DeadReason::Expired);
+        }
+        if deadline.is_some_and(|deadline| deadline <= at) {
+            return self.bury(DeadReason::WouldMissDeadline);
+        }
+        self.progress.last_delay = Some(backoff.computed);
+        self.progress.retries += 1;
+        self.attempt.delay = Some(delay);
+        self.attempt.retries_left = policy.max_retries + 1 - number;
+        self.attempt.next = Next::Later { at };
+    }
+
+    /// Not a failure: back to the queue, attempt not counted.
+    fn release(&mut self, retry_after: Option<Duration>) {
+        self.progress.releases += 1;
+        if self.progress.releases > RELEASES_MAX {
+            let message = format!("released more than {RELEASES_MAX} times");
+            self.attempt.rule.clear();
+            self.attempt.status = AttemptStatus::Failed;
+            self.record_failure(Failure::new("ReleaseLimit", message));
+            return self.retry(None, retry_after);
+        }
+        self.attempt.status = AttemptStatus::Released;
+        let policy = self.policy(None);
+        self.attempt.retries_left = (policy.max_retries + 1).saturating_sub(self.attempt.number);
+        let deadline = self.progress.deadline(self.leased.expires_at);
+        if deadline.is_some_and(|deadline| deadline <= self.now) {
+            self.explain("released after its deadline".into());
+            return self.bury(DeadReason::Expired);
+        }
+        match retry_after.map(|asked| asked.min(self.queue.max_retry_after)) {
+            Some(delay) if !delay.is_zero() => {
+                self.attempt.delay = Some(delay);
+                self.explain(format!("released for {}", super::duration::human(delay)));
+                self.attempt.next = Next::Later { at: self.now.after(delay) };
+            }
+            _ => {
+                self.explain("released behind its priority level".into());
+                self.attempt.next = Next::Behind { at: self.now };
+            }
+        }
+    }
+
+    fn interrupt(&mut self, delivery: &Delivery) {
+        self.progress.interruptions += 1;
+        if self.progress.interruptions > INTERRUPTIONS_MAX {
+            self.attempt.status = AttemptStatus::LeaseExpired;
+            let mut failure = lease_expired(delivery);
+            failure.message = format!("interrupted more than {INTERRUPTIONS_MAX} times");
+            return self.fail(failure, None);
+        }
+        self.attempt.status = AttemptStatus::Interrupted;
+        self.explain("its stream broke before the work had begun".into());
+        self.attempt.next = Next::OldPlace;
+    }
+
+    /// Job over rule over queue over server, field by field.
+    fn policy(&self, rule: Option<&PolicyOverride>) -> RetryPolicy {
+        let mut policy = self.queue.policy.clone();
+        for over in [rule, self.leased.policy].into_iter().flatten() {
+            policy = policy.apply(over);
+        }
+        policy
+    }
+
+    fn record_failure(&mut self, failure: Failure) {
+        self.progress.first_failed_at.get_or_insert(self.now);
+        self.progress.last_failed_at = Some(self.now);
+        self.attempt.failure = Some(failure.cut());
+    }
+
+    fn count(&mut self) {
+        self.progress.tries = self.attempt.number;
+        self.attempt.counted = true;
+    }
+
+    fn explain(&mut self, explanation: String) {
+        self.attempt.explanation = explanation;
+    }
+
+    fn bury(&mut self, reason: DeadReason) {
+        self.attempt.retries_left = 0;
+        self.attempt.delay = None;
+        self.attempt.next = Next::Bury(reason);
+    }
+
+    fn close(mut self) -> Verdict {
+        // Whatever was decided: somebody cancelled it, and this was its end.
+        if self.progress.cancel_requested {
+            self.bury(DeadReason::Cancelled);
+            self.attempt.status = AttemptStatus::Cancelled;
+            self.explain("cancelled while it ran".into());
+        }
+        self.progress.recorded += 1;
+        Verdict { progress: self.progress, next: self.attempt.next, attempt: self.attempt }
+    }
+}

@@ -1,0 +1,1 @@
+//! The embedded engine: SQLite, one writer with group commit, readers beside it.

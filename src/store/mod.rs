@@ -1,0 +1,347 @@
+//! The store contract: one verb per change that must be atomic.
+//!
+//! A store owns the one clock (`now`) and nothing else that could be a matter of opinion: what happens to a job is decided
+//! by the pure functions of `domain`, which an engine calls between reading the facts and writing the consequence, under the
+//! fence of the lease. Randomness and the settings come with each call. Refusals are values; a [`StoreError`] means that
+//! the engine itself is unwell, and that nothing of the call was applied unless it says so.
+
+pub mod embedded;
+mod view;
+
+pub use view::*;
+
+use crate::domain::{
+    failure::Failure,
+    ids::{DeadPart, JobId, QueueName},
+    job::{Attempt, DeadReason, Delivery, NewJob, Progress, Spec, State},
+    lease::Lease,
+    settings::Settings,
+    time::Timestamp,
+    verdict::Ending,
+};
+use std::{future::Future, sync::Arc, time::Duration};
+
+/// An answer that takes a while.
+pub trait Answer<T>: Future<Output = Result<T, StoreError>> + Send {}
+impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for F {}
+
+pub trait Store: Send + Sync + 'static {
+    /// Store time.
+    fn now(&self) -> Timestamp;
+
+    /// Adds jobs; each is added or refused by itself. Durable when answered.
+    fn enqueue(&self, ask: Ask, jobs: Vec<NewJob>) -> impl Answer<Vec<Result<Enqueued, Refused>>>;
+
+    /// Settles, then leases what is there, in one transaction. Never waits for work.
+    ///
+    /// If the caller goes away before the answer reaches it, the jobs return to their old places: at once, or after
+    /// [`ABANDONED_CLAIM_KEPT`] where the call has a request id, so that repeating it finds them.
+    fn claim(&self, ask: Ask, claim: Claim) -> impl Answer<Claimed>;
+
+    /// Ends or prolongs leases, in the order acks, nacks, extends.
+    fn settle(&self, ask: Ask, settlements: Settlements) -> impl Answer<Settled>;
+
+    /// Takes back jobs whose claim was never answered; a lease that has ended is passed over.
+    fn unclaim(&self, leases: Vec<Lease>) -> impl Answer<()>;
+
+    /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
+    fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
+
+    /// Sends dead letters back to work. `None`: no such queue.
+    fn requeue(&self, ask: Ask, requeue: Requeue) -> impl Answer<Option<Requeued>>;
+
+    /// The jobs of this id, with their history: one in each queue that has it.
+    fn job(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Vec<JobView>>;
+
+    /// A page of dead letters in their order of death. `None`: no such queue.
+    fn dead_letters(&self, query: DeadLetterQuery) -> impl Answer<Option<DeadLetterPage>>;
+
+    /// Queues by name, those after `after`.
+    fn queues(&self, after: Option<QueueName>, limit: usize) -> impl Answer<Vec<QueueView>>;
+
+    /// Whether the engine can take writes, and if not, why.
+    fn health(&self) -> Health;
+
+    /// Lets what was accepted become durable, then closes. Later calls are refused.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// How long the jobs of a claim with a request id stay leased for a caller who has gone.
+pub const ABANDONED_CLAIM_KEPT: Duration = Duration::from_secs(10);
+
+/// What a changing call brings along.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub settings: Arc<Settings>,
+    /// Seed of all chance in this call.
+    pub seed: u64,
+}
+
+/// What a store tells while it works. Called after the commit; must return quickly.
+pub trait Listener: Send + Sync + 'static {
+    /// So many jobs of this queue have become available to a claim.
+    fn available(&self, queue: &QueueName, jobs: usize);
+
+    /// `sweep` has something to do at this time.
+    fn due(&self, at: Timestamp);
+}
+
+/// The engine is unwell.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StoreError {
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(String),
+    #[error("the disk is nearly full: {0}")]
+    DiskLow(String),
+    #[error("too much is waiting to be written: {0}")]
+    Overloaded(String),
+    #[error("the outcome is unknown: {0}")]
+    OutcomeUnknown(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    Well,
+    /// Enqueue is refused, everything else goes on.
+    DiskLow(String),
+    /// No writes.
+    Stopped(String),
+}
+
+// ---- enqueue ----
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    pub id: JobId,
+    pub deduplicated: bool,
+    pub state: State,
+    pub run_at: Option<Timestamp>,
+}
+
+/// Why one job was not added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The same id with another type or body.
+    IdTaken,
+    /// The same key with another type or body.
+    KeyTaken,
+    /// Id and key name two jobs.
+    IdAndKeyDiffer,
+    QueueFull {
+        limit: u64,
+    },
+    TooManyQueues {
+        limit: usize,
+    },
+    DiskLow(String),
+}
+
+// ---- claim ----
+
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// In this order; each queue may give `first` jobs before any gives more.
+    pub shares: Vec<Share>,
+    pub max_jobs: usize,
+    pub max_bytes: usize,
+    /// None: the queue's.
+    pub lease_duration: Option<Duration>,
+    pub worker_id: String,
+    /// Empty: none.
+    pub request_id: String,
+    pub settle: Settlements,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub queue: QueueName,
+    pub first: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Claimed {
+    pub now: Timestamp,
+    pub jobs: Vec<Delivered>,
+    pub settled: Settled,
+    /// With no jobs: why, one for each queue asked.
+    pub idle: Vec<Idle>,
+    /// Jobs that the queues asked could still hand out.
+    pub left: Vec<(QueueName, usize)>,
+    /// Jobs that turned out to be past their deadline or corrupt.
+    pub dead: Vec<DeadNotice>,
+}
+
+/// A job on its way to a worker.
+#[derive(Clone, Debug)]
+pub struct Delivered {
+    pub queue: QueueName,
+    pub spec: Spec,
+    pub progress: Progress,
+    pub delivery: Delivery,
+    pub last_failure: Option<Failure>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    pub queue: QueueName,
+    pub reason: IdleReason,
+    /// When asking again makes sense.
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleReason {
+    Draining,
+    NoSuchQueue,
+    Paused,
+    BreakerOpen,
+    Limited,
+    NotDue,
+    Empty,
+}
+
+// ---- settle ----
+
+#[derive(Clone, Debug, Default)]
+pub struct Settlements {
+    pub acks: Vec<Ack>,
+    pub nacks: Vec<Nack>,
+    pub extends: Vec<Extend>,
+}
+
+impl Settlements {
+    pub fn is_empty(&self) -> bool {
+        self.acks.is_empty() && self.nacks.is_empty() && self.extends.is_empty()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Ack {
+    pub lease: Lease,
+    pub note: String,
+    pub result: bytes::Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct Nack {
+    pub lease: Lease,
+    pub ending: Ending,
+    /// Empty: keeps the earlier one.
+    pub checkpoint: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Extend {
+    pub lease: Lease,
+    /// None: the lease's own.
+    pub duration: Option<Duration>,
+    /// Empty: keeps the earlier one.
+    pub checkpoint: String,
+}
+
+/// The lease has ended or been superseded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseLost;
+
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    pub acks: Vec<Result<Acked, LeaseLost>>,
+    pub nacks: Vec<Result<Attempt, LeaseLost>>,
+    pub extends: Vec<Result<Extended, LeaseLost>>,
+    pub dead: Vec<DeadNotice>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    pub already_gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extended {
+    pub expires_at: Timestamp,
+    pub cancel_requested: bool,
+}
+
+// ---- what time does ----
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// Leases made before this are left alone until `spare_until`: their workers get a chance to come back.
+    pub spare_made_before: Timestamp,
+    pub spare_until: Timestamp,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Swept {
+    pub promoted: usize,
+    pub expired: Vec<ExpiredLease>,
+    pub dead: Vec<DeadNotice>,
+    /// When the next sweep has something to do; now, if this one stopped at its bound.
+    pub next: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredLease {
+    pub queue: QueueName,
+    pub id: JobId,
+    pub attempt: Attempt,
+}
+
+/// For the log line that every dead letter gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadNotice {
+    pub queue: QueueName,
+    pub id: JobId,
+    pub job_type: String,
+    pub reason: DeadReason,
+    pub attempts: u32,
+    pub error_type: String,
+    pub overflow: bool,
+}
+
+// ---- dead letters ----
+
+#[derive(Clone, Debug)]
+pub struct Requeue {
+    pub part: DeadPart,
+    pub which: Which,
+    pub target: Option<QueueName>,
+    pub keep_attempts: bool,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    Ids(Vec<JobId>),
+    /// The first so many in the order of death, up to and with `cutoff`: jobs that die later are not met.
+    Oldest { limit: usize, cutoff: Option<u64> },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requeued {
+    pub ids: Vec<JobId>,
+    pub skipped: Vec<(JobId, SkipReason)>,
+    pub has_more: bool,
+    /// The newest death that this call could have met.
+    pub cutoff: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    JobNotFound,
+    KeyTaken,
+    IdTaken,
+    DataCorrupt,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadLetterQuery {
+    pub part: DeadPart,
+    /// Those that died after this one.
+    pub after: u64,
+    pub limit: usize,
+    /// Bodies, headers and attempts too.
+    pub full: bool,
+    /// Ends the page early.
+    pub max_bytes: usize,
+}

@@ -1,0 +1,103 @@
+//! What reads answer: jobs, dead letters and queues as they are, with nothing decided.
+
+use crate::domain::{
+    failure::Failure,
+    ids::QueueName,
+    job::{Attempt, DeadReason, Delivery, Progress, Spec, State},
+    time::Timestamp,
+};
+
+#[derive(Clone, Debug)]
+pub struct JobView {
+    pub queue: QueueName,
+    pub spec: Spec,
+    /// Its stored record fails its checksum.
+    pub corrupt: bool,
+    pub state: State,
+    /// When it became, or becomes, ready.
+    pub ready_at: Option<Timestamp>,
+    pub progress: Progress,
+    /// While LEASED.
+    pub delivery: Option<Delivery>,
+    pub death: Option<Death>,
+    /// The first 10 and the last 40, whole where the failure is the first or the last.
+    pub attempts: Vec<Attempt>,
+    pub last_failure: Option<Failure>,
+    /// READY jobs that go first, counted up to a bound.
+    pub ahead: Option<Ahead>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    pub jobs: usize,
+    /// There are more than that.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Its place in the queue's order of death.
+    pub number: u64,
+    pub reason: DeadReason,
+    pub died_at: Timestamp,
+    pub overflow: bool,
+    /// The state of things at death.
+    pub context: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadLetterPage {
+    pub jobs: Vec<JobView>,
+    /// Where the next page begins.
+    pub next: Option<u64>,
+    /// Of the part asked for.
+    pub total: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct QueueView {
+    pub name: QueueName,
+    pub depths: Depths,
+    pub totals: Totals,
+    pub oldest_ready_at: Option<Timestamp>,
+}
+
+/// How many jobs are in which state now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depths {
+    pub ready: u64,
+    pub scheduled: u64,
+    pub leased: u64,
+    pub completed: u64,
+    /// Overflow included.
+    pub dead: u64,
+    pub overflow: u64,
+}
+
+impl Depths {
+    /// Jobs in any state.
+    pub fn held(&self) -> u64 {
+        self.ready + self.scheduled + self.leased + self.completed + self.dead
+    }
+}
+
+/// Since the store was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub enqueued: u64,
+    pub completed: u64,
+    pub failed_attempts: u64,
+    pub retries: u64,
+    /// Jobs that succeeded after at least one retry.
+    pub successful_retries: u64,
+    /// Jobs that were retried and are finished.
+    pub retried_finished: u64,
+    pub dead_lettered: u64,
+    pub requeued: u64,
+    pub lease_expired: u64,
+    pub purged: u64,
+    pub cancelled: u64,
+    pub retention_expired: u64,
+    pub moved_in: u64,
+    pub moved_out: u64,
+}
