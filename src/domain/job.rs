@@ -262,6 +262,8 @@ pub struct Attempt {
     pub retries_left: u32,
     pub counted: bool,
     pub probe: bool,
+    /// A worker's Nack ended it; repeating that Nack gets the same answer.
+    pub nacked: bool,
     pub rule: String,
     pub explanation: String,
 }

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use proptest::sample::select;
-    // Both preludes have a `Strategy`: ours is the one meant by name.
+    // proptest's prelude has a `Strategy` too: by name, ours is meant.
     use crate::domain::policy::Strategy;
     use proptest::strategy::Strategy as Generator;
 
@@ -524,7 +524,7 @@ mod tests {
                 jitter_fraction: given[7].then_some(top.jitter_fraction),
                 jitter_max: given[8].then_some(top.jitter_max),
             };
-            let from = preset.map_or(under.clone(), Preset::policy);
+            let from = preset.map_or_else(|| under.clone(), Preset::policy);
             let got = under.apply(&over);
 
             macro_rules! comes_from_the_right_layer {

@@ -62,7 +62,7 @@ impl Preset {
         use Jitter::{Equal, Full, Proportional, Symmetric};
         use Strategy::{Exponential, Fibonacci, Fixed, Linear};
         match self {
-            //                                 strategy     base ms     cap s  jitter        f     max_retries
+            //                               strategy     base ms    cap s  jitter        f    retries
             Self::Standard         => preset(Exponential,  1_000,       30, Proportional, 0.25,  3),
             Self::FullJitter       => preset(Exponential,    500,       30, Full,         0.25,  3),
             Self::Conservative     => preset(Exponential,  1_000,       60, Full,         0.25,  5),

@@ -66,6 +66,7 @@ pub fn judge(
     chance: Chance,
 ) -> Verdict {
     let mut case = Case::open(leased, queue, now, chance);
+    case.attempt.nacked = matches!(ending, Ending::Failed { .. } | Ending::Released { .. });
     match ending {
         Ending::Failed { failure, permanent, retry_after } => {
             case.attempt.status = AttemptStatus::Failed;
@@ -125,6 +126,7 @@ impl<'a> Case<'a> {
             retries_left: 0,
             counted: false,
             probe: delivery.probe,
+            nacked: false,
             rule: String::new(),
             explanation: String::new(),
         };

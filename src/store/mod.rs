@@ -133,7 +133,6 @@ pub enum Refused {
     TooManyQueues {
         limit: usize,
     },
-    DiskLow(String),
 }
 
 // ---- claim ----

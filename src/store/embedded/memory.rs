@@ -1,0 +1,379 @@
+//! What the writer keeps in memory: the queues' counters and the leases. All of it can be read back from disk, which is
+//! what happens after a transaction that failed.
+
+use crate::{
+    domain::{
+        ids::QueueName,
+        job::Delivery,
+        lease::Lease,
+        time::Timestamp,
+    },
+    store::{Depths, Totals},
+};
+use rusqlite::{Connection, Row};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+/// A queue's number in the database.
+pub(super) type QueueNumber = i64;
+
+#[derive(Debug)]
+pub(super) struct QueueState {
+    pub(super) number: QueueNumber,
+    pub(super) name: QueueName,
+    pub(super) used_at: Timestamp,
+    pub(super) next_death: u64,
+    pub(super) finished_keys: u64,
+    pub(super) depths: Depths,
+    pub(super) totals: Totals,
+    /// The earliest of its scheduled jobs.
+    pub(super) next_due: Option<Timestamp>,
+    /// Jobs that this transaction made available to claims.
+    pub(super) made_available: usize,
+    /// Has to be written with this transaction.
+    pub(super) changed: bool,
+}
+
+/// What the claim knew about a job, so that the Ack need not look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traits(pub(super) i64);
+
+impl Traits {
+    /// It has a row in `progress`, and may have history.
+    pub(super) const SEEN: i64 = 1;
+    pub(super) const OWN_ID: i64 = 2;
+    pub(super) const KEY: i64 = 4;
+    pub(super) const DEADLINE: i64 = 8;
+    /// It has been retried.
+    pub(super) const RETRIED: i64 = 16;
+    pub(super) const CANCEL_REQUESTED: i64 = 32;
+    pub(super) const PROBE: i64 = 64;
+
+    pub(super) fn has(self, bit: i64) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+/// A lease that is out.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) queue: QueueNumber,
+    pub(super) lease: Lease,
+    pub(super) attempt: u32,
+    pub(super) started_at: Timestamp,
+    pub(super) expires_at: Timestamp,
+    /// When the sweep looks at it: its expiry, or the end of a grace.
+    pub(super) look_at: Timestamp,
+    pub(super) duration: Duration,
+    pub(super) ready_at: Timestamp,
+    pub(super) traits: Traits,
+    pub(super) request: Option<Arc<str>>,
+}
+
+impl Held {
+    pub(super) fn delivery(&self, worker_id: String) -> Delivery {
+        Delivery {
+            lease: self.lease,
+            attempt: self.attempt,
+            worker_id,
+            started_at: self.started_at,
+            expires_at: self.expires_at,
+            duration: self.duration,
+            probe: self.traits.has(Traits::PROBE),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    by_number: HashMap<u64, Held>,
+    by_look: BTreeSet<(Timestamp, u64)>,
+    by_request: HashMap<Arc<str>, Vec<u64>>,
+}
+
+impl Leases {
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    pub(super) fn insert(&mut self, held: Held) {
+        let number = held.lease.number;
+        self.by_look.insert((held.look_at, number));
+        if let Some(request) = &held.request {
+            self.by_request.entry(request.clone()).or_default().push(number);
+        }
+        self.by_number.insert(number, held);
+    }
+
+    pub(super) fn of_number(&self, number: u64) -> Option<&Held> {
+        self.by_number.get(&number)
+    }
+
+    /// The lease, if it is the one that is out.
+    pub(super) fn current(&self, lease: Lease) -> Option<&Held> {
+        self.by_number.get(&lease.number).filter(|held| held.lease == lease)
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Held> {
+        let held = self.by_number.remove(&number)?;
+        self.by_look.remove(&(held.look_at, number));
+        if let Some(request) = &held.request
+            && let Some(numbers) = self.by_request.get_mut(request)
+        {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_request.remove(request);
+            }
+        }
+        Some(held)
+    }
+
+    pub(super) fn extend(&mut self, number: u64, expires_at: Timestamp) {
+        if let Some(held) = self.by_number.get_mut(&number) {
+            held.expires_at = expires_at;
+        }
+        self.look_later(number, expires_at);
+    }
+
+    /// Leaves a lease alone until then.
+    pub(super) fn look_later(&mut self, number: u64, at: Timestamp) {
+        if let Some(held) = self.by_number.get_mut(&number) {
+            self.by_look.remove(&(held.look_at, number));
+            held.look_at = at;
+            self.by_look.insert((at, number));
+        }
+    }
+
+    pub(super) fn of_request(&self, request: &str) -> Vec<u64> {
+        self.by_request.get(request).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn to_look_at(&self, now: Timestamp, limit: usize) -> Vec<u64> {
+        self.by_look.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, n)| *n).collect()
+    }
+
+    pub(super) fn next_look(&self) -> Option<Timestamp> {
+        self.by_look.first().map(|(at, _)| *at)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    queues: HashMap<QueueNumber, QueueState>,
+    by_name: HashMap<QueueName, QueueNumber>,
+    /// Queues with scheduled jobs by when the first of them is due.
+    dues: BTreeSet<(Timestamp, QueueNumber)>,
+    changed: Vec<QueueNumber>,
+    pub(super) leases: Leases,
+    /// Claims whose caller has gone, by when their jobs go back.
+    pub(super) abandoned: BTreeMap<Timestamp, Vec<Lease>>,
+    pub(super) next_number: u64,
+    pub(super) next_deadline: Option<Timestamp>,
+}
+
+impl Memory {
+    pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut memory = Self {
+            next_number: connection
+                .query_row("SELECT next_number FROM store", [], |row| unsigned(row, 0))?,
+            ..Self::default()
+        };
+        let mut queues = connection.prepare("SELECT * FROM queues")?;
+        let mut rows = queues.query([])?;
+        while let Some(row) = rows.next()? {
+            if let Some(queue) = read_queue(row)? {
+                memory.by_name.insert(queue.name.clone(), queue.number);
+                memory.queues.insert(queue.number, queue);
+            }
+        }
+        let mut leases = connection.prepare(
+            "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
+             traits, request FROM leases",
+        )?;
+        let mut rows = leases.query([])?;
+        while let Some(row) = rows.next()? {
+            memory.leases.insert(read_lease(row)?);
+        }
+        Ok(memory)
+    }
+
+    pub(super) fn queues(&self) -> impl Iterator<Item = &QueueState> {
+        self.queues.values()
+    }
+
+    pub(super) fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(super) fn find(&self, name: &QueueName) -> Option<QueueNumber> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn queue(&self, number: QueueNumber) -> Option<&QueueState> {
+        self.queues.get(&number)
+    }
+
+    pub(super) fn add_queue(&mut self, number: QueueNumber, name: QueueName, now: Timestamp) {
+        self.by_name.insert(name.clone(), number);
+        let queue = QueueState {
+            number,
+            name,
+            used_at: now,
+            next_death: 1,
+            finished_keys: 0,
+            depths: Depths::default(),
+            totals: Totals::default(),
+            next_due: None,
+            made_available: 0,
+            changed: false,
+        };
+        self.queues.insert(number, queue);
+    }
+
+    pub(super) fn forget_queue(&mut self, number: QueueNumber) {
+        if let Some(queue) = self.queues.remove(&number) {
+            self.by_name.remove(&queue.name);
+        }
+        self.changed.retain(|changed| *changed != number);
+    }
+
+    /// The queue, to be changed and written with this transaction. Unknown numbers cannot come up: every row that names
+    /// a queue was written together with it.
+    pub(super) fn change(&mut self, number: QueueNumber, change: impl FnOnce(&mut QueueState)) {
+        if let Some(queue) = self.queues.get_mut(&number) {
+            change(queue);
+            if !queue.changed {
+                queue.changed = true;
+                self.changed.push(number);
+            }
+        }
+    }
+
+    pub(super) fn changed(&self) -> impl Iterator<Item = &QueueState> {
+        self.changed.iter().filter_map(|number| self.queues.get(number))
+    }
+
+    /// After the commit: what has become available.
+    pub(super) fn take_available(&mut self, mut tell: impl FnMut(&QueueName, usize)) {
+        for number in std::mem::take(&mut self.changed) {
+            if let Some(queue) = self.queues.get_mut(&number) {
+                queue.changed = false;
+                let jobs = std::mem::take(&mut queue.made_available);
+                if jobs > 0 {
+                    tell(&queue.name, jobs);
+                }
+            }
+        }
+    }
+
+    /// A job of this queue is scheduled for then.
+    pub(super) fn due_at(&mut self, number: QueueNumber, at: Timestamp) {
+        let next = self.queues.get(&number).and_then(|queue| queue.next_due);
+        if next.is_none_or(|next| at < next) {
+            self.set_next_due(number, Some(at));
+        }
+    }
+
+    pub(super) fn set_next_due(&mut self, number: QueueNumber, next: Option<Timestamp>) {
+        let Some(queue) = self.queues.get_mut(&number) else { return };
+        if let Some(before) = queue.next_due {
+            self.dues.remove(&(before, number));
+        }
+        queue.next_due = next;
+        if let Some(next) = next {
+            self.dues.insert((next, number));
+        }
+    }
+
+    /// The queue whose scheduled job is due first.
+    pub(super) fn first_due(&self) -> Option<(Timestamp, QueueNumber)> {
+        self.dues.first().copied()
+    }
+
+    pub(super) fn deadline_at(&mut self, at: Timestamp) {
+        if self.next_deadline.is_none_or(|next| at < next) {
+            self.next_deadline = Some(at);
+        }
+    }
+
+    /// When time next makes something due.
+    pub(super) fn next_event(&self) -> Option<Timestamp> {
+        let abandoned = self.abandoned.first_key_value().map(|(at, _)| *at);
+        let due = self.first_due().map(|(at, _)| at);
+        [due, self.leases.next_look(), self.next_deadline, abandoned].into_iter().flatten().min()
+    }
+}
+
+/// Columns hold non-negative numbers as SQLite's signed ones.
+pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(column).map(i64::cast_unsigned)
+}
+
+pub(super) fn timestamp(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
+    unsigned(row, column).map(Timestamp::from_millis)
+}
+
+/// `SELECT * FROM queues`; none if the name is not one that we could have written.
+pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> {
+    let name: String = row.get(1)?;
+    let Some(name) = QueueName::parse(&name) else { return Ok(None) };
+    let number = |column| unsigned(row, column);
+    Ok(Some(QueueState {
+        number: row.get(0)?,
+        name,
+        used_at: timestamp(row, 2)?,
+        next_death: number(3)?,
+        finished_keys: number(4)?,
+        depths: Depths {
+            ready: number(5)?,
+            scheduled: number(6)?,
+            leased: number(7)?,
+            completed: number(8)?,
+            dead: number(9)?,
+            overflow: number(10)?,
+        },
+        totals: Totals {
+            enqueued: number(11)?,
+            completed: number(12)?,
+            failed_attempts: number(13)?,
+            retries: number(14)?,
+            successful_retries: number(15)?,
+            retried_finished: number(16)?,
+            dead_lettered: number(17)?,
+            requeued: number(18)?,
+            lease_expired: number(19)?,
+            purged: number(20)?,
+            cancelled: number(21)?,
+            retention_expired: number(22)?,
+            moved_in: number(23)?,
+            moved_out: number(24)?,
+        },
+        next_due: None,
+        made_available: 0,
+        changed: false,
+    }))
+}
+
+pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {
+    let request: Option<String> = row.get(10)?;
+    let expires_at = timestamp(row, 6)?;
+    Ok(Held {
+        queue: row.get(1)?,
+        lease: Lease {
+            number: unsigned(row, 0)?,
+            delivery: row.get(2)?,
+            nonce: unsigned(row, 3)?,
+        },
+        attempt: row.get(4)?,
+        started_at: timestamp(row, 5)?,
+        expires_at,
+        look_at: expires_at,
+        duration: Duration::from_millis(unsigned(row, 7)?),
+        ready_at: timestamp(row, 8)?,
+        traits: Traits(row.get(9)?),
+        request: request.map(Arc::from),
+    })
+}

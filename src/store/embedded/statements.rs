@@ -1,0 +1,86 @@
+//! Every statement of the writer, prepared once.
+
+use rusqlite::{Connection, Statement};
+
+macro_rules! statements {
+    ($($name:ident: $sql:literal;)*) => {
+        pub(super) struct Statements<'c> { $(pub(super) $name: Statement<'c>,)* }
+
+        impl<'c> Statements<'c> {
+            pub(super) fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
+                Ok(Self { $($name: connection.prepare($sql)?,)* })
+            }
+        }
+    };
+}
+
+statements! {
+    begin: "BEGIN IMMEDIATE";
+    commit: "COMMIT";
+    rollback: "ROLLBACK";
+
+    save_store: "UPDATE store SET time_us = ?1, boot_us = ?2, boot_id = ?3, next_number = ?4";
+    insert_queue: "INSERT INTO queues (name, used_at) VALUES (?1, ?2)";
+    forget_queue: "DELETE FROM queues WHERE queue = ?1";
+    save_queue: "UPDATE queues SET used_at = ?2, next_death = ?3, finished_keys = ?4, ready = ?5, \
+        scheduled = ?6, leased = ?7, completed_now = ?8, dead = ?9, overflow = ?10, enqueued = ?11, \
+        completed = ?12, failed_attempts = ?13, retries = ?14, successful_retries = ?15, \
+        retried_finished = ?16, dead_lettered = ?17, requeued = ?18, lease_expired = ?19, purged = ?20, \
+        cancelled = ?21, retention_expired = ?22, moved_in = ?23, moved_out = ?24 WHERE queue = ?1";
+
+    insert_job: "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4)";
+    move_job: "UPDATE jobs SET queue = ?2 WHERE number = ?1";
+    delete_job: "DELETE FROM jobs WHERE number = ?1";
+    job: "SELECT head, body FROM jobs WHERE number = ?1";
+    job_head: "SELECT head, queue FROM jobs WHERE number = ?1";
+
+    insert_ready: "INSERT INTO ready VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    delete_ready: "DELETE FROM ready WHERE queue = ?1 AND rank = ?2 AND at = ?3 AND tie = ?4";
+    first_ready: "SELECT rank, at, tie, number, seen FROM ready WHERE queue = ?1 \
+        ORDER BY rank, at, tie LIMIT ?2";
+
+    insert_scheduled: "INSERT INTO scheduled VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    delete_scheduled: "DELETE FROM scheduled WHERE queue = ?1 AND at = ?2 AND tie = ?3";
+    due: "SELECT at, tie, rank, number, seen FROM scheduled WHERE queue = ?1 AND at <= ?2 \
+        ORDER BY at, tie LIMIT ?3";
+    next_due: "SELECT at FROM scheduled WHERE queue = ?1 ORDER BY at LIMIT 1";
+
+    insert_lease: "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL)";
+    delete_lease: "DELETE FROM leases WHERE number = ?1";
+    extend_lease: "UPDATE leases SET expires_at = ?2, checkpoint = coalesce(?3, checkpoint) \
+        WHERE number = ?1";
+    lease_texts: "SELECT worker, checkpoint FROM leases WHERE number = ?1";
+
+    save_progress: "INSERT INTO progress VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (number) \
+        DO UPDATE SET state = ?2, at = ?3, death = ?4, record = ?5";
+    delete_progress: "DELETE FROM progress WHERE number = ?1";
+    progress: "SELECT record FROM progress WHERE number = ?1";
+
+    insert_attempt: "INSERT INTO attempts VALUES (?1, ?2, ?3)";
+    delete_attempt: "DELETE FROM attempts WHERE number = ?1 AND seq = ?2";
+    delete_attempts: "DELETE FROM attempts WHERE number = ?1";
+    attempt: "SELECT record FROM attempts WHERE number = ?1 AND seq = ?2";
+    save_failure: "INSERT OR REPLACE INTO failures VALUES (?1, ?2, ?3)";
+    delete_failures: "DELETE FROM failures WHERE number = ?1";
+    last_failure: "SELECT record FROM failures WHERE number = ?1 ORDER BY last DESC LIMIT 1";
+
+    insert_dead: "INSERT INTO dead VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow";
+    oldest_dead: "SELECT death, number, reason FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
+        AND overflow >= ?4 ORDER BY death LIMIT ?5";
+
+    insert_id: "INSERT INTO ids VALUES (?1, ?2, ?3, ?4)";
+    delete_id: "DELETE FROM ids WHERE id = ?1 AND queue = ?2";
+    id: "SELECT number, sameness FROM ids WHERE id = ?1 AND queue = ?2";
+    save_key: "INSERT OR REPLACE INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    finish_key: "UPDATE keys SET free_at = ?4 WHERE queue = ?1 AND key = ?2 AND number = ?3";
+    delete_key: "DELETE FROM keys WHERE queue = ?1 AND key = ?2 AND number = ?3";
+    key: "SELECT number, id, sameness, free_at FROM keys WHERE queue = ?1 AND key = ?2";
+    oldest_keys: "SELECT key, number FROM keys WHERE queue = ?1 AND free_at <= ?2 \
+        ORDER BY free_at LIMIT ?3";
+
+    save_deadline: "INSERT OR IGNORE INTO deadlines VALUES (?1, ?2)";
+    delete_deadline: "DELETE FROM deadlines WHERE at = ?1 AND number = ?2";
+    passed_deadlines: "SELECT at, number FROM deadlines WHERE at <= ?1 ORDER BY at, number LIMIT ?2";
+    next_deadline: "SELECT at FROM deadlines ORDER BY at LIMIT 1";
+}
