@@ -4,7 +4,7 @@
 //! cases, `grpc` speaks the wire contract, `config` reads what the operator wants, `serve` puts it together. Who may know
 //! whom is in ARCHITECTURE.md, and `tests/tidy.rs` holds it to that.
 
+pub mod broker;
 pub mod domain;
 pub mod env;
 pub mod store;
-pub mod broker;

@@ -3,7 +3,9 @@
 use super::{Broker, Error, Refusal};
 use crate::{
     domain::ids::{DeadPart, JobId, QueueName},
-    store::{DeadLetterPage, DeadLetterQuery, Requeue, Requeued, Store, Which},
+    store::{
+        DeadLetterPage, DeadLetterQuery, Refused, Requeue, RequeueRefused, Requeued, Store, Which,
+    },
 };
 
 #[derive(Clone, Debug)]
@@ -38,9 +40,10 @@ impl<S: Store> Broker<S> {
         let queue = request.part.queue.clone();
         let which = match request.which {
             RequeueSelector::Ids(ids) => Which::Ids(ids),
-            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => {
-                Which::Oldest { limit: limit.min(self.limits.bulk_max), cutoff: request.cutoff }
-            }
+            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => Which::Oldest {
+                limit: limit.min(self.limits.bulk_max),
+                cutoff: request.cutoff,
+            },
         };
         let requeue = Requeue {
             part: request.part,
@@ -50,8 +53,11 @@ impl<S: Store> Broker<S> {
             dry_run: request.dry_run,
         };
         match self.store.requeue(self.ask(), requeue).await? {
-            Some(requeued) => Ok(requeued),
-            None => Err(self.unknown_queue(queue)),
+            Ok(requeued) => Ok(requeued),
+            Err(RequeueRefused::NoSuchQueue) => Err(self.unknown_queue(queue)),
+            Err(RequeueRefused::TooManyQueues { limit }) => {
+                Err(Refusal::NotAdded(Refused::TooManyQueues { limit }).into())
+            }
         }
     }
 

@@ -67,7 +67,10 @@ impl<S: Store> Broker<S> {
     }
 
     pub fn settings(&self) -> Arc<Settings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.settings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// From now on claims find nothing, and those that wait come home.
@@ -76,7 +79,10 @@ impl<S: Store> Broker<S> {
     }
 
     fn ask(&self) -> Ask {
-        Ask { settings: self.settings(), seed: (self.random)() }
+        Ask {
+            settings: self.settings(),
+            seed: (self.random)(),
+        }
     }
 
     /// Every dead letter gets one line.
@@ -125,11 +131,24 @@ impl From<LeaseLost> for Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A field that cannot be as it is.
-    Field { field: String, message: String },
-    BodyTooLarge { bytes: usize, limit: usize },
-    JobNotFound { id: String },
-    QueueNotFound { queue: QueueName },
+    Field {
+        field: String,
+        message: String,
+    },
+    BodyTooLarge {
+        bytes: usize,
+        limit: usize,
+    },
+    JobNotFound {
+        id: String,
+    },
+    QueueNotFound {
+        queue: QueueName,
+    },
     LeaseLost,
-    AmbiguousJobId { id: String, queues: Vec<QueueName> },
+    AmbiguousJobId {
+        id: String,
+        queues: Vec<QueueName>,
+    },
     NotAdded(Refused),
 }

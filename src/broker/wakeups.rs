@@ -39,15 +39,22 @@ struct Occupant {
 
 impl Room {
     fn stand_in_line(&mut self, seat: u64) {
-        let Some(occupant) = self.seats.get(&seat) else { return };
+        let Some(occupant) = self.seats.get(&seat) else {
+            return;
+        };
         for queue in &occupant.queues {
-            self.lines.entry(queue.clone()).or_default().insert(seat, ());
+            self.lines
+                .entry(queue.clone())
+                .or_default()
+                .insert(seat, ());
         }
     }
 
     /// True if the seat stood in line, that is, was not woken.
     fn leave_line(&mut self, seat: u64) -> bool {
-        let Some(occupant) = self.seats.get(&seat) else { return false };
+        let Some(occupant) = self.seats.get(&seat) else {
+            return false;
+        };
         let mut stood = false;
         for queue in &occupant.queues {
             if let Some(line) = self.lines.get_mut(queue) {
@@ -72,9 +79,20 @@ impl Wakeups {
         let number = room.next_seat;
         room.next_seat += 1;
         let woken = Arc::new(Notify::new());
-        room.seats.insert(number, Occupant { queues, wants, woken: woken.clone() });
+        room.seats.insert(
+            number,
+            Occupant {
+                queues,
+                wants,
+                woken: woken.clone(),
+            },
+        );
         room.stand_in_line(number);
-        Seat { number, woken, wakeups: self.clone() }
+        Seat {
+            number,
+            woken,
+            wakeups: self.clone(),
+        }
     }
 
     /// Sleeps until the earliest time announced changes; the sweeper's.
@@ -84,7 +102,10 @@ impl Wakeups {
 
     /// Takes the earliest time announced since the last call.
     pub(super) fn take_due(&self) -> Option<Timestamp> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.due
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     #[cfg(test)]
@@ -103,7 +124,9 @@ impl Listener for Wakeups {
                 return;
             };
             room.leave_line(seat);
-            let Some(occupant) = room.seats.get(&seat) else { return };
+            let Some(occupant) = room.seats.get(&seat) else {
+                return;
+            };
             left = left.saturating_sub(occupant.wants);
             occupant.woken.notify_one();
         }

@@ -14,6 +14,7 @@ use super::{
     time::Timestamp,
 };
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +43,23 @@ impl Body {
             Self::Text(bytes) | Self::Data(bytes) => bytes,
         }
     }
+}
+
+/// Two jobs under one id or key are the same job if type and body are.
+pub type Sameness = [u8; 32];
+
+pub fn sameness(job_type: &str, body: &Body) -> Sameness {
+    let kind = match body {
+        Body::None => 0,
+        Body::Text(_) => 1,
+        Body::Data(_) => 2,
+    };
+    let mut sum = Sha256::new();
+    sum.update((job_type.len() as u64).to_be_bytes());
+    sum.update(job_type);
+    sum.update([kind]);
+    sum.update(body.bytes());
+    sum.finalize().into()
 }
 
 /// When a new job may first run.
@@ -93,7 +111,11 @@ impl NewJob {
             Expiry::After(delay) => Some(now.after(delay)),
             Expiry::At(at) => Some(at),
         };
-        let state = if run_at > now { State::Scheduled } else { State::Ready };
+        let state = if run_at > now {
+            State::Scheduled
+        } else {
+            State::Ready
+        };
         let spec = Spec {
             id,
             key: self.key,
@@ -182,7 +204,11 @@ impl Progress {
 
     /// The deadline in force.
     pub fn deadline(&self, expires_at: Option<Timestamp>) -> Option<Timestamp> {
-        if self.deadline_cleared { None } else { expires_at }
+        if self.deadline_cleared {
+            None
+        } else {
+            expires_at
+        }
     }
 }
 
@@ -292,13 +318,24 @@ mod tests {
         assert_eq!(progress.redrives, 1);
         assert_eq!(progress.deliver(), 1);
         assert!(!progress.cancel_requested);
-        assert_eq!((progress.releases, progress.interruptions, progress.uncounted), (0, 0, 0));
+        assert_eq!(
+            (
+                progress.releases,
+                progress.interruptions,
+                progress.uncounted
+            ),
+            (0, 0, 0)
+        );
         assert_eq!(progress.deadline(Some(now)), None);
     }
 
     #[test]
     fn a_requeue_that_keeps_attempts_goes_on_counting() {
-        let mut progress = Progress { tries: 4, deliveries: 4, ..Progress::default() };
+        let mut progress = Progress {
+            tries: 4,
+            deliveries: 4,
+            ..Progress::default()
+        };
         progress.requeue(Timestamp::from_millis(10), None, true);
         assert_eq!(progress.deliver(), 5);
     }

@@ -47,8 +47,8 @@ pub trait Store: Send + Sync + 'static {
     /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
 
-    /// Sends dead letters back to work. `None`: no such queue.
-    fn requeue(&self, ask: Ask, requeue: Requeue) -> impl Answer<Option<Requeued>>;
+    /// Sends dead letters back to work.
+    fn requeue(&self, ask: Ask, requeue: Requeue) -> impl Answer<Result<Requeued, RequeueRefused>>;
 
     /// The jobs of this id, with their history: one in each queue that has it.
     fn job(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Vec<JobView>>;
@@ -313,7 +313,10 @@ pub struct Requeue {
 pub enum Which {
     Ids(Vec<JobId>),
     /// The first so many in the order of death, up to and with `cutoff`: jobs that die later are not met.
-    Oldest { limit: usize, cutoff: Option<u64> },
+    Oldest {
+        limit: usize,
+        cutoff: Option<u64>,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -323,6 +326,15 @@ pub struct Requeued {
     pub has_more: bool,
     /// The newest death that this call could have met.
     pub cutoff: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequeueRefused {
+    NoSuchQueue,
+    /// The target would have to be made.
+    TooManyQueues {
+        limit: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

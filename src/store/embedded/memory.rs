@@ -2,12 +2,7 @@
 //! what happens after a transaction that failed.
 
 use crate::{
-    domain::{
-        ids::QueueName,
-        job::Delivery,
-        lease::Lease,
-        time::Timestamp,
-    },
+    domain::{ids::QueueName, job::Delivery, lease::Lease, time::Timestamp},
     store::{Depths, Totals},
 };
 use rusqlite::{Connection, Row};
@@ -103,7 +98,10 @@ impl Leases {
         let number = held.lease.number;
         self.by_look.insert((held.look_at, number));
         if let Some(request) = &held.request {
-            self.by_request.entry(request.clone()).or_default().push(number);
+            self.by_request
+                .entry(request.clone())
+                .or_default()
+                .push(number);
         }
         self.by_number.insert(number, held);
     }
@@ -114,7 +112,9 @@ impl Leases {
 
     /// The lease, if it is the one that is out.
     pub(super) fn current(&self, lease: Lease) -> Option<&Held> {
-        self.by_number.get(&lease.number).filter(|held| held.lease == lease)
+        self.by_number
+            .get(&lease.number)
+            .filter(|held| held.lease == lease)
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<Held> {
@@ -152,7 +152,12 @@ impl Leases {
     }
 
     pub(super) fn to_look_at(&self, now: Timestamp, limit: usize) -> Vec<u64> {
-        self.by_look.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, n)| *n).collect()
+        self.by_look
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .take(limit)
+            .map(|(_, n)| *n)
+            .collect()
     }
 
     pub(super) fn next_look(&self) -> Option<Timestamp> {
@@ -253,7 +258,9 @@ impl Memory {
     }
 
     pub(super) fn changed(&self) -> impl Iterator<Item = &QueueState> {
-        self.changed.iter().filter_map(|number| self.queues.get(number))
+        self.changed
+            .iter()
+            .filter_map(|number| self.queues.get(number))
     }
 
     /// After the commit: what has become available.
@@ -278,7 +285,9 @@ impl Memory {
     }
 
     pub(super) fn set_next_due(&mut self, number: QueueNumber, next: Option<Timestamp>) {
-        let Some(queue) = self.queues.get_mut(&number) else { return };
+        let Some(queue) = self.queues.get_mut(&number) else {
+            return;
+        };
         if let Some(before) = queue.next_due {
             self.dues.remove(&(before, number));
         }
@@ -303,7 +312,10 @@ impl Memory {
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let abandoned = self.abandoned.first_key_value().map(|(at, _)| *at);
         let due = self.first_due().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline, abandoned].into_iter().flatten().min()
+        [due, self.leases.next_look(), self.next_deadline, abandoned]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -319,7 +331,9 @@ pub(super) fn timestamp(row: &Row<'_>, column: usize) -> rusqlite::Result<Timest
 /// `SELECT * FROM queues`; none if the name is not one that we could have written.
 pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> {
     let name: String = row.get(1)?;
-    let Some(name) = QueueName::parse(&name) else { return Ok(None) };
+    let Some(name) = QueueName::parse(&name) else {
+        return Ok(None);
+    };
     let number = |column| unsigned(row, column);
     Ok(Some(QueueState {
         number: row.get(0)?,

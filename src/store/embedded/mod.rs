@@ -1,1 +1,391 @@
 //! The embedded engine: SQLite, one writer with group commit, readers beside it.
+//!
+//! Calls that change something go to the writer's thread, which takes whatever has arrived, applies it in one transaction
+//! and answers after the fsync; while it waits for the disk, the next lot gathers. Reads have connections of their own.
+
+mod bytes;
+mod claim;
+mod codec;
+mod directory_lock;
+mod enqueue;
+mod lookup;
+mod memory;
+mod places;
+mod read;
+mod requeue;
+mod schema;
+mod settle;
+mod statements;
+mod sweep;
+mod writer;
+
+use crate::{
+    domain::{
+        ids::{JobId, QueueName},
+        job::NewJob,
+        lease::Lease,
+        limits::Limits,
+        time::Timestamp,
+    },
+    env::Clock,
+    store::{
+        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
+        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store,
+        StoreError, Sweep, Swept,
+    },
+};
+use rusqlite::Connection;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    thread,
+};
+use tokio::sync::{mpsc, oneshot};
+use writer::{Command, Failure, Reply, SharedClock, Writer};
+
+/// Calls that wait for the writer; more are refused as overload.
+const WAITING_MAX: usize = 16_384;
+/// What one transaction takes of them.
+const STEP_MAX: usize = 2_048;
+/// Reading connections that are kept open.
+const READERS_MAX: usize = 4;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub directory: PathBuf,
+    /// False: nothing is fsynced, and a power cut loses what was acknowledged.
+    pub sync: bool,
+    /// Enqueue is refused when the disk has less room than this.
+    pub reserve_bytes: u64,
+    pub max_queues: usize,
+    pub max_leases: usize,
+}
+
+impl Options {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        let limits = Limits::default();
+        Self {
+            directory: directory.into(),
+            sync: true,
+            reserve_bytes: 64 << 20,
+            max_queues: limits.queues,
+            max_leases: limits.leases,
+        }
+    }
+}
+
+/// Why the store cannot be opened. Each names the directory.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use the data directory {}: {error}", directory.display())]
+    Directory {
+        directory: PathBuf,
+        error: io::Error,
+    },
+    #[error("cannot use the data directory {}: {error}", directory.display())]
+    Lock {
+        directory: PathBuf,
+        error: directory_lock::LockError,
+    },
+    #[error("cannot use the database {}: {error}", path.display())]
+    Schema {
+        path: PathBuf,
+        error: schema::SchemaError,
+    },
+}
+
+/// A handle on the engine; the last one to go closes it.
+#[derive(Debug)]
+pub struct Embedded {
+    database: PathBuf,
+    commands: Mutex<Option<mpsc::Sender<Command>>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    readers: Arc<Mutex<Vec<Connection>>>,
+    clock: Arc<dyn Clock>,
+    time: SharedClock,
+    health: Arc<RwLock<Health>>,
+    reserve_bytes: u64,
+    directory: PathBuf,
+    _lock: directory_lock::DirectoryLock,
+}
+
+impl Embedded {
+    pub fn open(
+        options: Options,
+        clock: Arc<dyn Clock>,
+        listener: Arc<dyn Listener>,
+    ) -> Result<Self, OpenError> {
+        let directory = options.directory.clone();
+        let in_directory = |error| OpenError::Directory {
+            directory: directory.clone(),
+            error,
+        };
+        create_directory(&directory).map_err(in_directory)?;
+        let lock =
+            directory_lock::DirectoryLock::take(&directory).map_err(|error| OpenError::Lock {
+                directory: directory.clone(),
+                error,
+            })?;
+        let database = directory.join(schema::DATABASE);
+        let in_database = |error: schema::SchemaError| OpenError::Schema {
+            path: database.clone(),
+            error,
+        };
+        let connection = schema::open_writer(&database, options.sync).map_err(in_database)?;
+        sync_directory(&directory).map_err(in_directory)?;
+
+        // The writer borrows its connection, so it lives on the thread's own stack; what opening it finds comes back here.
+        let reading = clock.read();
+        let (opened, opening) = std::sync::mpsc::channel();
+        let (commands, inbox) = mpsc::channel(WAITING_MAX);
+        let health = Arc::new(RwLock::new(Health::Well));
+        let reserve_bytes = options.reserve_bytes;
+        let thread = {
+            let (clock, health) = (clock.clone(), health.clone());
+            thread::Builder::new()
+                .name("redrive-writer".into())
+                .spawn(move || {
+                    match Writer::open(&connection, options, listener, reading) {
+                        Ok(writer) => {
+                            drop(opened.send(Ok(writer.clock())));
+                            run(writer, inbox, &*clock, &health);
+                        }
+                        Err(error) => drop(opened.send(Err(error))),
+                    };
+                    close(connection);
+                })
+                .map_err(in_directory)?
+        };
+        let time = match opening.recv() {
+            Ok(Ok(time)) => time,
+            Ok(Err(error)) => return Err(in_database(error.into())),
+            Err(_) => return Err(in_directory(io::Error::other("the writer did not start"))),
+        };
+        Ok(Self {
+            database,
+            commands: Mutex::new(Some(commands)),
+            thread: Mutex::new(Some(thread)),
+            readers: Arc::default(),
+            clock,
+            time,
+            health,
+            reserve_bytes,
+            directory,
+            _lock: lock,
+        })
+    }
+
+    /// Hands a call to the writer and waits for its answer.
+    async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let sender = lock(&self.commands).clone();
+        let sender = sender.ok_or_else(closed)?;
+        sender
+            .try_send(command(reply))
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => {
+                    StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
+                }
+                mpsc::error::TrySendError::Closed(_) => closed(),
+            })?;
+        drop(sender);
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Runs a read on a connection of its own.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (readers, database) = (self.readers.clone(), self.database.clone());
+        let work = move || {
+            let idle = lock(&readers).pop();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => schema::open_reader(&database)?,
+            };
+            let result = read(&connection);
+            let mut readers = lock(&readers);
+            if result.is_ok() && readers.len() < READERS_MAX {
+                readers.push(connection);
+            }
+            result
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result.map_err(|error| StoreError::Unavailable(error.to_string())),
+            Err(error) => Err(StoreError::Unavailable(error.to_string())),
+        }
+    }
+
+    /// Enqueue is refused before the disk is full, so that there is room left to settle what is out.
+    fn disk_low(&self) -> Option<String> {
+        let stat = rustix::fs::statvfs(&self.directory).ok()?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        (free < self.reserve_bytes).then(|| {
+            let directory = self.directory.display();
+            let reserve = self.reserve_bytes >> 20;
+            format!(
+                "{directory} has {} MiB left and {reserve} MiB are kept for settling",
+                free >> 20
+            )
+        })
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        match &*self.health.read().unwrap_or_else(PoisonError::into_inner) {
+            Health::Stopped(why) => Some(StoreError::Unavailable(why.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl Store for Embedded {
+    fn now(&self) -> Timestamp {
+        lock(&self.time).now(self.clock.read())
+    }
+
+    async fn enqueue(
+        &self,
+        ask: Ask,
+        jobs: Vec<NewJob>,
+    ) -> Result<Vec<Result<Enqueued, Refused>>, StoreError> {
+        if let Some(why) = self.disk_low() {
+            return Err(StoreError::DiskLow(why));
+        }
+        self.write(|reply| Command::Enqueue(ask, jobs, reply)).await
+    }
+
+    async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
+        self.write(|reply| Command::Claim(ask, claim, reply)).await
+    }
+
+    async fn settle(&self, ask: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
+        self.write(|reply| Command::Settle(ask, settlements, reply))
+            .await
+    }
+
+    async fn unclaim(&self, leases: Vec<Lease>) -> Result<(), StoreError> {
+        self.write(|reply| Command::Unclaim(leases, reply)).await
+    }
+
+    async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
+        self.write(|reply| Command::Sweep(ask, sweep, reply)).await
+    }
+
+    async fn requeue(
+        &self,
+        ask: Ask,
+        requeue: Requeue,
+    ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
+        self.write(|reply| Command::Requeue(ask, requeue, reply))
+            .await
+    }
+
+    async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
+        self.read(move |connection| read::jobs(connection, &id, queue.as_ref()))
+            .await
+    }
+
+    async fn dead_letters(
+        &self,
+        query: DeadLetterQuery,
+    ) -> Result<Option<DeadLetterPage>, StoreError> {
+        self.read(move |connection| read::dead_letters(connection, &query))
+            .await
+    }
+
+    async fn queues(
+        &self,
+        after: Option<QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueView>, StoreError> {
+        self.read(move |connection| read::queues(connection, after.as_ref(), limit))
+            .await
+    }
+
+    fn health(&self) -> Health {
+        match self.stopped() {
+            Some(why) => Health::Stopped(why.to_string()),
+            None => self.disk_low().map_or(Health::Well, Health::DiskLow),
+        }
+    }
+
+    async fn close(&self) {
+        lock(&self.commands).take();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // The thread ends once it has answered what it was given.
+            drop(tokio::task::spawn_blocking(move || thread.join()).await);
+        }
+        lock(&self.readers).clear();
+    }
+}
+
+/// The writer's thread: a loop around `step`.
+fn run(
+    mut writer: Writer<'_>,
+    mut inbox: mpsc::Receiver<Command>,
+    clock: &dyn Clock,
+    health: &RwLock<Health>,
+) {
+    while let Some(first) = inbox.blocking_recv() {
+        let mut commands = vec![first];
+        while commands.len() < STEP_MAX
+            && let Ok(command) = inbox.try_recv()
+        {
+            commands.push(command);
+        }
+        match writer.step(clock.read(), commands) {
+            Ok(()) => {}
+            Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
+            Err(Failure::Stopped(why)) => {
+                tracing::error!(
+                    why,
+                    "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
+                );
+                stop(&mut inbox, health, why);
+                return;
+            }
+        }
+    }
+}
+
+/// Refuses everything from now on, until everybody has gone.
+fn stop(inbox: &mut mpsc::Receiver<Command>, health: &RwLock<Health>, why: String) {
+    *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
+    let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
+    while let Some(command) = inbox.blocking_recv() {
+        command.refuse(&error);
+    }
+}
+
+/// Puts all of the write-ahead log into the database, so that a copy of the one file is whole.
+fn close(connection: Connection) {
+    drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
+    drop(connection.close());
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn create_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(directory)?;
+    let parent = directory
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    sync_directory(parent.unwrap_or(Path::new(".")))
+}
+
+/// New names in a directory survive a power cut only once the directory itself is on disk.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
+}

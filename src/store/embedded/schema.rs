@@ -125,7 +125,10 @@ pub(super) fn open_writer(path: &Path, sync: bool) -> Result<Connection, SchemaE
     let connection = Connection::open_with_flags(path, flags)?;
     prepare(&connection, sync).map_err(|error| match error {
         SchemaError::Sqlite(rusqlite::Error::SqliteFailure(failure, message))
-            if matches!(failure.code, ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) =>
+            if matches!(
+                failure.code,
+                ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt
+            ) =>
         {
             SchemaError::Unreadable(message.unwrap_or_else(|| failure.to_string()))
         }
@@ -153,7 +156,8 @@ fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
         return Ok(());
     }
     let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
-    let (application_id, version): (i32, i32) = (pragma("application_id")?, pragma("user_version")?);
+    let (application_id, version): (i32, i32) =
+        (pragma("application_id")?, pragma("user_version")?);
     if application_id != APPLICATION_ID {
         return Err(SchemaError::NotOurs);
     }

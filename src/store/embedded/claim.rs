@@ -1,0 +1,364 @@
+//! Claim: the place becomes a lease.
+
+use super::{
+    codec,
+    memory::{Held, QueueNumber, Traits, timestamp, unsigned},
+    places::{Place, Tie},
+    writer::{Failure, Writer},
+};
+use crate::{
+    domain::{
+        chance::Dice,
+        failure::Failure as JobFailure,
+        job::{DeadReason, Progress, Spec},
+        lease::Lease,
+        time::{Timestamp, millis_ceil},
+    },
+    store::{Ask, Claim, Claimed, Delivered, Idle, IdleReason, Share},
+};
+use std::sync::Arc;
+
+/// What a job adds to a reply beside its body and texts.
+const JOB_OVERHEAD_BYTES: usize = 256;
+/// Due jobs that one claim moves before it looks.
+const PROMOTIONS_MAX: usize = 1_000;
+
+/// What a claim has gathered so far.
+struct Basket<'a> {
+    claim: &'a Claim,
+    dice: Dice,
+    request: Option<Arc<str>>,
+    bytes: usize,
+    full: bool,
+    out: Claimed,
+}
+
+impl Basket<'_> {
+    fn room(&self) -> usize {
+        if self.full {
+            0
+        } else {
+            self.claim.max_jobs - self.out.jobs.len()
+        }
+    }
+
+    /// The reply as a whole is bounded, but one job always fits.
+    fn has_room_for(&mut self, bytes: usize) -> bool {
+        self.full = !self.out.jobs.is_empty() && self.bytes + bytes > self.claim.max_bytes;
+        !self.full
+    }
+}
+
+/// A job at the front of its line.
+struct First {
+    place: Place,
+    at: Timestamp,
+}
+
+impl Writer<'_> {
+    pub(super) fn claim(&mut self, ask: &Ask, claim: &Claim) -> Result<Claimed, Failure> {
+        let settled = self.settle(ask, &claim.settle)?;
+        let mut basket = Basket {
+            claim,
+            dice: Dice::new(ask.seed),
+            request: (!claim.request_id.is_empty()).then(|| claim.request_id.as_str().into()),
+            bytes: 0,
+            full: false,
+            out: Claimed {
+                now: self.now,
+                settled,
+                ..Claimed::default()
+            },
+        };
+        self.claimed_before(&mut basket)?;
+        if basket.out.jobs.is_empty() {
+            // Everybody's turn first, then whoever has more.
+            for share in &claim.shares {
+                if let Some(queue) = self.memory.find(&share.queue) {
+                    self.promote(queue, PROMOTIONS_MAX)?;
+                    self.take(ask, queue, share, share.first, &mut basket)?;
+                }
+            }
+            for share in &claim.shares {
+                if let Some(queue) = self.memory.find(&share.queue) {
+                    self.take(ask, queue, share, usize::MAX, &mut basket)?;
+                }
+            }
+        }
+        let mut out = basket.out;
+        if out.jobs.is_empty() {
+            out.idle = claim.shares.iter().map(|share| self.idle(share)).collect();
+        }
+        for share in &claim.shares {
+            let queue = self
+                .memory
+                .find(&share.queue)
+                .and_then(|queue| self.memory.queue(queue));
+            if let Some(queue) = queue
+                && queue.depths.ready > 0
+            {
+                out.left
+                    .push((queue.name.clone(), queue.depths.ready as usize));
+            }
+        }
+        Ok(out)
+    }
+
+    /// The same request again: what it got the first time, as far as it is still leased.
+    fn claimed_before(&mut self, basket: &mut Basket<'_>) -> Result<(), Failure> {
+        let Some(request) = &basket.request else {
+            return Ok(());
+        };
+        for number in self.memory.leases.of_request(request) {
+            let Some(held) = self.memory.leases.of_number(number).cloned() else {
+                continue;
+            };
+            // Somebody asked for it again: it is not abandoned.
+            for leases in self.memory.abandoned.values_mut() {
+                leases.retain(|lease| *lease != held.lease);
+            }
+            if let Ok(spec) = self.read_job(number)? {
+                let progress = self.progress_of(number, held.traits)?;
+                let delivered = self.delivered(&held, spec, progress, &basket.claim.worker_id)?;
+                basket.out.jobs.push(delivered);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases up to `most` jobs of one queue.
+    fn take(
+        &mut self,
+        ask: &Ask,
+        queue: QueueNumber,
+        share: &Share,
+        most: usize,
+        basket: &mut Basket<'_>,
+    ) -> Result<(), Failure> {
+        let mut most = most.min(basket.room());
+        while most > 0 && self.memory.leases.len() < self.options.max_leases {
+            let firsts = self.first_ready(queue, most)?;
+            if firsts.is_empty() {
+                return Ok(());
+            }
+            let before = basket.out.jobs.len();
+            for first in firsts {
+                self.take_one(ask, share, first, basket)?;
+                if basket.full {
+                    return Ok(());
+                }
+            }
+            // Jobs that were past their deadline or corrupt made room for others.
+            most -= basket.out.jobs.len() - before;
+        }
+        Ok(())
+    }
+
+    fn first_ready(&mut self, queue: QueueNumber, limit: usize) -> Result<Vec<First>, Failure> {
+        if self
+            .memory
+            .queue(queue)
+            .is_none_or(|queue| queue.depths.ready == 0)
+        {
+            return Ok(Vec::new());
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut rows = self.sql.first_ready.query((queue, limit))?;
+        let mut firsts = Vec::new();
+        while let Some(row) = rows.next()? {
+            let number = unsigned(row, 3)?;
+            let rank: i64 = row.get(0)?;
+            let place = Place {
+                queue,
+                number,
+                priority: (-rank) as i8,
+                tie: Tie::read(row.get(2)?, number),
+                seen: row.get(4)?,
+            };
+            firsts.push(First {
+                place,
+                at: timestamp(row, 1)?,
+            });
+        }
+        Ok(firsts)
+    }
+
+    fn take_one(
+        &mut self,
+        ask: &Ask,
+        share: &Share,
+        first: First,
+        basket: &mut Basket<'_>,
+    ) -> Result<(), Failure> {
+        let First { place, at } = first;
+        let settings = ask.settings.queue(&share.queue);
+        let traits = Traits(if place.seen { Traits::SEEN } else { 0 });
+        let progress = self.progress_of(place.number, traits)?;
+        let spec = match self.read_job(place.number)? {
+            Ok(spec) => spec,
+            Err(damaged) => {
+                self.take_ready(&place, at)?;
+                let reason = DeadReason::Corrupt;
+                basket
+                    .out
+                    .dead
+                    .push(self.bury(&place, &damaged, &progress, reason, settings)?);
+                return Ok(());
+            }
+        };
+        if progress
+            .deadline(spec.expires_at)
+            .is_some_and(|deadline| deadline <= self.now)
+        {
+            self.take_ready(&place, at)?;
+            let reason = DeadReason::Expired;
+            basket
+                .out
+                .dead
+                .push(self.bury(&place, &spec, &progress, reason, settings)?);
+            return Ok(());
+        }
+        let bytes = size(&spec, &progress);
+        if !basket.has_room_for(bytes) {
+            return Ok(());
+        }
+        basket.bytes += bytes;
+        self.take_ready(&place, at)?;
+        let mut progress = progress;
+        let attempt = progress.deliver();
+        let duration = basket
+            .claim
+            .lease_duration
+            .unwrap_or(settings.lease_duration);
+        let duration = duration.min(settings.max_run_time);
+        let held = Held {
+            queue: place.queue,
+            lease: Lease {
+                number: place.number,
+                delivery: progress.deliveries,
+                nonce: basket.dice.roll(),
+            },
+            attempt,
+            started_at: self.now,
+            expires_at: self.now.after(duration),
+            look_at: self.now.after(duration),
+            duration,
+            ready_at: at,
+            traits: traits_of(&place, &spec, &progress),
+            request: basket.request.clone(),
+        };
+        self.insert_lease(&held, &basket.claim.worker_id)?;
+        let delivered = self.delivered(&held, spec, progress, &basket.claim.worker_id)?;
+        self.memory.leases.insert(held);
+        basket.out.jobs.push(delivered);
+        Ok(())
+    }
+
+    fn insert_lease(&mut self, held: &Held, worker_id: &str) -> Result<(), Failure> {
+        self.sql.insert_lease.execute((
+            held.lease.number.cast_signed(),
+            held.queue,
+            held.lease.delivery,
+            held.lease.nonce.cast_signed(),
+            held.attempt,
+            held.started_at.millis().cast_signed(),
+            held.expires_at.millis().cast_signed(),
+            millis_ceil(held.duration).cast_signed(),
+            held.ready_at.millis().cast_signed(),
+            held.traits.0,
+            (!worker_id.is_empty()).then_some(worker_id),
+            held.request.as_deref(),
+        ))?;
+        self.memory
+            .change(held.queue, |queue| queue.depths.leased += 1);
+        Ok(())
+    }
+
+    fn delivered(
+        &mut self,
+        held: &Held,
+        spec: Spec,
+        progress: Progress,
+        worker_id: &str,
+    ) -> Result<Delivered, Failure> {
+        let name = self
+            .memory
+            .queue(held.queue)
+            .map(|queue| queue.name.clone());
+        let queue = name.ok_or_else(|| Failure::Stopped("a lease without its queue".into()))?;
+        let last_failure = if progress.last_failed_at.is_some() {
+            self.last_failure(held.lease.number)?
+        } else {
+            None
+        };
+        let delivery = held.delivery(worker_id.to_owned());
+        Ok(Delivered {
+            queue,
+            spec,
+            progress,
+            delivery,
+            last_failure,
+        })
+    }
+
+    fn last_failure(&mut self, number: u64) -> Result<Option<JobFailure>, Failure> {
+        let mut rows = self.sql.last_failure.query([number.cast_signed()])?;
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        Ok(codec::read_failure(row.get_ref(0)?.as_blob().unwrap_or_default()).ok())
+    }
+
+    pub(super) fn progress_of(&mut self, number: u64, traits: Traits) -> Result<Progress, Failure> {
+        if !traits.has(Traits::SEEN) {
+            return Ok(Progress::default());
+        }
+        Ok(self.read_progress(number)?.unwrap_or_default())
+    }
+
+    fn idle(&self, share: &Share) -> Idle {
+        let queue = self
+            .memory
+            .find(&share.queue)
+            .and_then(|number| self.memory.queue(number));
+        let (reason, until) = match queue {
+            None => (IdleReason::NoSuchQueue, None),
+            Some(queue) if queue.depths.scheduled > 0 => (IdleReason::NotDue, queue.next_due),
+            Some(_) => (IdleReason::Empty, None),
+        };
+        Idle {
+            queue: share.queue.clone(),
+            reason,
+            until,
+        }
+    }
+}
+
+fn traits_of(place: &Place, spec: &Spec, progress: &Progress) -> Traits {
+    let bits = [
+        (place.seen, Traits::SEEN),
+        (matches!(place.tie, Tie::Id(_)), Traits::OWN_ID),
+        (spec.key.is_some(), Traits::KEY),
+        (spec.expires_at.is_some(), Traits::DEADLINE),
+        (progress.retries > 0, Traits::RETRIED),
+    ];
+    Traits(
+        bits.iter()
+            .filter(|(has, _)| *has)
+            .map(|(_, bit)| bit)
+            .sum(),
+    )
+}
+
+fn size(spec: &Spec, progress: &Progress) -> usize {
+    let headers: usize = spec
+        .headers
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 8)
+        .sum();
+    spec.body.bytes().len()
+        + headers
+        + spec.job_type.len()
+        + progress.checkpoint.len()
+        + JOB_OVERHEAD_BYTES
+}

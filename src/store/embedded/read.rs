@@ -1,0 +1,421 @@
+//! Reads, on connections of their own: each sees one consistent moment and waits for no write.
+
+use super::{
+    codec, lookup,
+    memory::{QueueNumber, read_lease, read_queue, timestamp, unsigned},
+    places::{Tie, read_body},
+};
+use crate::{
+    domain::{
+        failure::Failure,
+        ids::{JobId, QueueName},
+        job::{Attempt, AttemptStatus, Body, Next, Progress, State},
+    },
+    store::{Ahead, DeadLetterPage, DeadLetterQuery, Death, JobView, QueueView},
+};
+use rusqlite::{Connection, OptionalExtension, Result};
+
+/// READY jobs ahead are counted up to here.
+const AHEAD_MAX: usize = 10_000;
+/// What a dead letter adds to a reply beside its texts.
+const VIEW_OVERHEAD_BYTES: usize = 512;
+
+/// The number of the job that has this id in this queue.
+pub(super) fn number_of(
+    connection: &Connection,
+    id: &JobId,
+    queue: QueueNumber,
+) -> Result<Option<u64>> {
+    Ok(numbers_of(connection, id)?
+        .into_iter()
+        .find(|(_, of_queue)| *of_queue == queue)
+        .map(|(number, _)| number))
+}
+
+/// Every job of this id: the one that the id's own number leads to, and those whose callers chose it.
+fn numbers_of(connection: &Connection, id: &JobId) -> Result<Vec<(u64, QueueNumber)>> {
+    let mut found = Vec::new();
+    if let Some(number) = id.number() {
+        let mut job =
+            connection.prepare_cached("SELECT queue, head FROM jobs WHERE number = ?1")?;
+        let mut rows = job.query([number.cast_signed()])?;
+        if let Some(row) = rows.next()? {
+            let head = row.get_ref(1)?.as_blob().unwrap_or_default();
+            if codec::read_head_unchecked(head).is_ok_and(|spec| spec.id == *id) {
+                found.push((number, row.get(0)?));
+            }
+        }
+    }
+    let mut ids = connection.prepare_cached("SELECT number, queue FROM ids WHERE id = ?1")?;
+    let mut rows = ids.query([id.to_string()])?;
+    while let Some(row) = rows.next()? {
+        let entry = (unsigned(row, 0)?, row.get(1)?);
+        if !found.contains(&entry) {
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+fn queue_number(connection: &Connection, name: &QueueName) -> Result<Option<QueueNumber>> {
+    connection
+        .prepare_cached("SELECT queue FROM queues WHERE name = ?1")?
+        .query_row([name.as_str()], |row| row.get(0))
+        .optional()
+}
+
+fn queue_name(connection: &Connection, queue: QueueNumber) -> Result<Option<QueueName>> {
+    let name: Option<String> = connection
+        .prepare_cached("SELECT name FROM queues WHERE queue = ?1")?
+        .query_row([queue], |row| row.get(0))
+        .optional()?;
+    Ok(name.and_then(|name| QueueName::parse(&name)))
+}
+
+pub(super) fn jobs(
+    connection: &Connection,
+    id: &JobId,
+    queue: Option<&QueueName>,
+) -> Result<Vec<JobView>> {
+    let moment = connection.unchecked_transaction()?;
+    let queue = match queue {
+        None => None,
+        Some(name) => match queue_number(&moment, name)? {
+            Some(number) => Some(number),
+            None => return Ok(Vec::new()),
+        },
+    };
+    let mut views = Vec::new();
+    for (number, of_queue) in numbers_of(&moment, id)? {
+        if queue.is_none_or(|queue| queue == of_queue) {
+            views.extend(view(&moment, number, true)?);
+        }
+    }
+    Ok(views)
+}
+
+/// One job whole. `full`: with body and attempts.
+fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobView>> {
+    let Some(found) = lookup::place(connection, number)? else {
+        return Ok(None);
+    };
+    let Some(queue) = queue_name(connection, found.queue)? else {
+        return Ok(None);
+    };
+    let row = number.cast_signed();
+    let (spec, corrupt) = connection
+        .prepare_cached("SELECT head, body FROM jobs WHERE number = ?1")?
+        .query_row([row], |row| {
+            let head = row.get_ref(0)?.as_blob().unwrap_or_default();
+            let body = read_body(row.get_ref(1)?);
+            Ok(match codec::read_job(head, body.clone()) {
+                Ok(spec) => (spec, false),
+                Err(_) => {
+                    let mut spec = codec::read_head_unchecked(head)
+                        .unwrap_or_else(|_| codec::unreadable(number));
+                    spec.body = body;
+                    (spec, true)
+                }
+            })
+        })?;
+    let mut spec = spec;
+    if !full {
+        spec.body = Body::None;
+        spec.headers.clear();
+    }
+    let mut progress = progress(connection, number)?;
+    let delivery = lease(connection, number)?;
+    if let Some(delivery) = &delivery {
+        progress.deliveries = delivery.lease.delivery;
+    }
+    let (first, last) = failures(connection, number)?;
+    let attempts = if full {
+        attempts(connection, number, first, last.as_ref())?
+    } else {
+        Vec::new()
+    };
+    let ahead = match found.state {
+        State::Ready => Some(ahead(connection, &found, number, &spec)?),
+        _ => None,
+    };
+    let waits = matches!(found.state, State::Ready | State::Scheduled);
+    let death = match found.state {
+        State::Dead => death(connection, found.queue, found.death)?,
+        _ => None,
+    };
+    Ok(Some(JobView {
+        queue,
+        spec,
+        corrupt,
+        state: found.state,
+        ready_at: waits.then_some(found.at),
+        progress,
+        delivery,
+        death,
+        attempts,
+        last_failure: last,
+        ahead,
+    }))
+}
+
+fn progress(connection: &Connection, number: u64) -> Result<Progress> {
+    let record: Option<Vec<u8>> = connection
+        .prepare_cached("SELECT record FROM progress WHERE number = ?1")?
+        .query_row([number.cast_signed()], |row| row.get(0))
+        .optional()?;
+    Ok(record
+        .and_then(|record| codec::read_progress(&record).ok())
+        .unwrap_or_default())
+}
+
+fn lease(connection: &Connection, number: u64) -> Result<Option<crate::domain::job::Delivery>> {
+    connection
+        .prepare_cached(
+            "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
+             traits, request, worker FROM leases WHERE number = ?1",
+        )?
+        .query_row([number.cast_signed()], |row| {
+            let worker: Option<String> = row.get(11)?;
+            Ok(read_lease(row)?.delivery(worker.unwrap_or_default()))
+        })
+        .optional()
+}
+
+/// The first and the last failure; the same one where there is only one.
+fn failures(connection: &Connection, number: u64) -> Result<(Option<Failure>, Option<Failure>)> {
+    let mut failures =
+        connection.prepare_cached("SELECT record FROM failures WHERE number = ?1 ORDER BY last")?;
+    let mut rows = failures.query([number.cast_signed()])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.extend(codec::read_failure(row.get_ref(0)?.as_blob().unwrap_or_default()).ok());
+    }
+    Ok((all.first().cloned(), all.pop()))
+}
+
+/// The history in order, with first and last failure whole.
+fn attempts(
+    connection: &Connection,
+    number: u64,
+    first: Option<Failure>,
+    last: Option<&Failure>,
+) -> Result<Vec<Attempt>> {
+    let mut attempts = connection
+        .prepare_cached("SELECT seq, record FROM attempts WHERE number = ?1 ORDER BY seq")?;
+    let mut rows = attempts.query([number.cast_signed()])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let record = row.get_ref(1)?.as_blob().unwrap_or_default();
+        all.push(codec::read_attempt(record).unwrap_or_else(|_| damaged(number)));
+    }
+    let mut failed = all.iter_mut().filter(|attempt| attempt.failure.is_some());
+    if let Some(attempt) = failed.next() {
+        attempt.failure = first;
+    }
+    if let (Some(attempt), Some(last)) = (failed.next_back(), last) {
+        attempt.failure = Some(last.clone());
+    }
+    Ok(all)
+}
+
+/// Stands in for an entry of the history that fails its checksum.
+fn damaged(number: u64) -> Attempt {
+    Attempt {
+        number: 0,
+        lease: crate::domain::lease::Lease {
+            number,
+            delivery: 0,
+            nonce: 0,
+        },
+        status: AttemptStatus::Failed,
+        worker_id: String::new(),
+        started_at: Default::default(),
+        ended_at: Default::default(),
+        note: "this entry is damaged on disk".into(),
+        failure: None,
+        next: Next::OldPlace,
+        delay: None,
+        retries_left: 0,
+        counted: false,
+        probe: false,
+        nacked: false,
+        rule: String::new(),
+        explanation: String::new(),
+    }
+}
+
+fn ahead(
+    connection: &Connection,
+    found: &lookup::Found,
+    number: u64,
+    spec: &crate::domain::job::Spec,
+) -> Result<Ahead> {
+    let jobs: i64 = connection
+        .prepare_cached(
+            "SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue = ?1 \
+             AND (rank, at, tie) < (?2, ?3, ?4) LIMIT ?5)",
+        )?
+        .query_row(
+            (
+                found.queue,
+                -i64::from(spec.priority),
+                found.at.millis().cast_signed(),
+                Tie::of(number, &spec.id),
+                AHEAD_MAX as i64 + 1,
+            ),
+            |row| row.get(0),
+        )?;
+    let jobs = jobs as usize;
+    Ok(Ahead {
+        jobs: jobs.min(AHEAD_MAX),
+        more: jobs > AHEAD_MAX,
+    })
+}
+
+fn death(connection: &Connection, queue: QueueNumber, death: u64) -> Result<Option<Death>> {
+    connection
+        .prepare_cached(
+            "SELECT reason, died_at, overflow, context FROM dead WHERE queue = ?1 AND death = ?2",
+        )?
+        .query_row((queue, death.cast_signed()), |row| {
+            let context: String = row.get(3)?;
+            let reason = codec::reason_of(row.get(0)?);
+            Ok(Death {
+                number: death,
+                reason: reason.unwrap_or(crate::domain::job::DeadReason::Corrupt),
+                died_at: timestamp(row, 1)?,
+                overflow: row.get(2)?,
+                context: codec::read_context(&context),
+            })
+        })
+        .optional()
+}
+
+pub(super) fn dead_letters(
+    connection: &Connection,
+    query: &DeadLetterQuery,
+) -> Result<Option<DeadLetterPage>> {
+    let moment = connection.unchecked_transaction()?;
+    let Some(queue) = queue_number(&moment, &query.part.queue)? else {
+        return Ok(None);
+    };
+    let (dead, overflow) = moment
+        .prepare_cached("SELECT dead, overflow FROM queues WHERE queue = ?1")?
+        .query_row([queue], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?;
+    let mut page = DeadLetterPage {
+        jobs: Vec::new(),
+        next: None,
+        total: if query.part.overflow_only {
+            overflow
+        } else {
+            dead
+        },
+    };
+    let mut letters = moment.prepare_cached(
+        "SELECT death, number FROM dead WHERE queue = ?1 AND death > ?2 AND overflow >= ?3 \
+         ORDER BY death LIMIT ?4",
+    )?;
+    let limit = query.limit as i64 + i64::from(query.limit > 0);
+    let mut rows = letters.query((
+        queue,
+        query.after.cast_signed(),
+        query.part.overflow_only,
+        limit,
+    ))?;
+    let mut bytes = 0;
+    let mut last = query.after;
+    while let Some(row) = rows.next()? {
+        let death = unsigned(row, 0)?;
+        let Some(view) = view(&moment, unsigned(row, 1)?, query.full)? else {
+            continue;
+        };
+        bytes += size(&view);
+        let full = !page.jobs.is_empty() && bytes > query.max_bytes;
+        if page.jobs.len() == query.limit || full {
+            page.next = Some(last);
+            break;
+        }
+        last = death;
+        page.jobs.push(view);
+    }
+    Ok(Some(page))
+}
+
+fn size(view: &JobView) -> usize {
+    let failure = |failure: &Failure| {
+        failure.message.len()
+            + failure.stack_trace.len()
+            + failure.response_body.len()
+            + failure.details.len()
+    };
+    let headers: usize = view
+        .spec
+        .headers
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
+    let attempts: usize = view
+        .attempts
+        .iter()
+        .map(|attempt| {
+            VIEW_OVERHEAD_BYTES
+                + attempt.explanation.len()
+                + attempt.failure.as_ref().map_or(0, failure)
+        })
+        .sum();
+    view.spec.body.bytes().len()
+        + headers
+        + view.progress.checkpoint.len()
+        + view.last_failure.as_ref().map_or(0, failure)
+        + attempts
+        + VIEW_OVERHEAD_BYTES
+}
+
+pub(super) fn queues(
+    connection: &Connection,
+    after: Option<&QueueName>,
+    limit: usize,
+) -> Result<Vec<QueueView>> {
+    let moment = connection.unchecked_transaction()?;
+    let mut queues =
+        moment.prepare_cached("SELECT * FROM queues WHERE name > ?1 ORDER BY name LIMIT ?2")?;
+    let mut rows = queues.query((after.map_or("", QueueName::as_str), limit as i64))?;
+    let mut views = Vec::new();
+    while let Some(row) = rows.next()? {
+        let Some(queue) = read_queue(row)? else {
+            continue;
+        };
+        let oldest_ready_at = oldest_ready(&moment, queue.number)?;
+        views.push(QueueView {
+            name: queue.name,
+            depths: queue.depths,
+            totals: queue.totals,
+            oldest_ready_at,
+        });
+    }
+    Ok(views)
+}
+
+/// The oldest of all priorities: one look per priority in use, which are at most 256.
+fn oldest_ready(
+    connection: &Connection,
+    queue: QueueNumber,
+) -> Result<Option<crate::domain::time::Timestamp>> {
+    let mut first = connection.prepare_cached(
+        "SELECT rank, at FROM ready WHERE queue = ?1 AND rank > ?2 ORDER BY rank, at LIMIT 1",
+    )?;
+    let mut oldest = None;
+    let mut above = i64::MIN;
+    loop {
+        let found = first
+            .query_row((queue, above), |row| {
+                Ok((row.get::<_, i64>(0)?, timestamp(row, 1)?))
+            })
+            .optional()?;
+        let Some((rank, at)) = found else {
+            return Ok(oldest);
+        };
+        oldest = Some(oldest.map_or(at, |oldest: crate::domain::time::Timestamp| oldest.min(at)));
+        above = rank;
+    }
+}

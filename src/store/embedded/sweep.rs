@@ -1,0 +1,207 @@
+//! Sweep: what time makes due, a bounded part at a time.
+
+use super::{
+    memory::{QueueNumber, timestamp, unsigned},
+    places::{Place, Tie},
+    writer::{Failure, Writer},
+};
+use crate::{
+    domain::{
+        chance::Dice,
+        job::{DeadReason, State},
+        settings::Settings,
+        verdict::Ending,
+    },
+    store::{Ask, ExpiredLease, Sweep, Swept},
+};
+use std::time::Duration;
+
+/// So much of each kind in one transaction; the rest is due at once.
+const PROMOTIONS_MAX: usize = 1_000;
+const EXPIRIES_MAX: usize = 500;
+const DEADLINES_MAX: usize = 500;
+/// Housekeeping that is in no hurry.
+const TIDY_EVERY: Duration = Duration::from_secs(10);
+const KEYS_MAX: usize = 1_000;
+const QUEUE_FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+impl Writer<'_> {
+    pub(super) fn sweep(&mut self, ask: &Ask, sweep: Sweep) -> Result<Swept, Failure> {
+        let mut swept = Swept::default();
+        let mut dice = Dice::new(ask.seed);
+        while let Some((at, queue)) = self.memory.first_due()
+            && at <= self.now
+            && swept.promoted < PROMOTIONS_MAX
+        {
+            swept.promoted += self.promote(queue, PROMOTIONS_MAX - swept.promoted)?;
+        }
+        self.return_abandoned()?;
+        self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
+        self.pass_deadlines(ask, &mut swept)?;
+        if self.now.since(self.last_tidied) >= TIDY_EVERY {
+            self.last_tidied = self.now;
+            self.tidy(&ask.settings)?;
+        }
+        Ok(swept)
+    }
+
+    /// SCHEDULED → READY for what is due; late or not, the order is that of the due times.
+    pub(super) fn promote(&mut self, queue: QueueNumber, limit: usize) -> Result<usize, Failure> {
+        let due = self.memory.queue(queue).and_then(|queue| queue.next_due);
+        if due.is_none_or(|due| due > self.now) {
+            return Ok(0);
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut rows = self
+            .sql
+            .due
+            .query((queue, self.now.millis().cast_signed(), limit))?;
+        let mut due = Vec::new();
+        while let Some(row) = rows.next()? {
+            let number = unsigned(row, 3)?;
+            let rank: i64 = row.get(2)?;
+            let place = Place {
+                queue,
+                number,
+                priority: (-rank) as i8,
+                tie: Tie::read(row.get(1)?, number),
+                seen: row.get(4)?,
+            };
+            due.push((place, timestamp(row, 0)?));
+        }
+        drop(rows);
+        for (place, at) in &due {
+            self.take_scheduled(place, *at)?;
+            self.wait(place, *at)?;
+        }
+        self.refresh_due(queue)?;
+        Ok(due.len())
+    }
+
+    fn return_abandoned(&mut self) -> Result<(), Failure> {
+        while let Some(entry) = self.memory.abandoned.first_entry()
+            && *entry.key() <= self.now
+        {
+            let leases = entry.remove();
+            self.unclaim(&leases)?;
+        }
+        Ok(())
+    }
+
+    fn expire_leases(
+        &mut self,
+        ask: &Ask,
+        sweep: Sweep,
+        dice: &mut Dice,
+        swept: &mut Swept,
+    ) -> Result<(), Failure> {
+        for number in self.memory.leases.to_look_at(self.now, EXPIRIES_MAX) {
+            let Some(held) = self.memory.leases.of_number(number).cloned() else {
+                continue;
+            };
+            let spared = held.started_at < sweep.spare_made_before && self.now < sweep.spare_until;
+            if spared {
+                self.memory.leases.look_later(number, sweep.spare_until);
+                continue;
+            }
+            let ended = self.end(ask, &held, Ending::Expired, "", dice)?;
+            let queue = self
+                .memory
+                .queue(held.queue)
+                .map(|queue| queue.name.clone());
+            if let Some(queue) = queue {
+                let (id, attempt) = (ended.spec.id, ended.attempt);
+                swept.expired.push(ExpiredLease { queue, id, attempt });
+            }
+            swept.dead.extend(ended.dead);
+        }
+        Ok(())
+    }
+
+    /// Jobs that wait past their deadline die; one that runs is judged when its delivery ends.
+    fn pass_deadlines(&mut self, ask: &Ask, swept: &mut Swept) -> Result<(), Failure> {
+        if self.memory.next_deadline.is_none_or(|next| next > self.now) {
+            return Ok(());
+        }
+        let mut rows = self
+            .sql
+            .passed_deadlines
+            .query((self.now.millis().cast_signed(), DEADLINES_MAX as i64))?;
+        let mut passed: Vec<(i64, u64)> = Vec::new();
+        while let Some(row) = rows.next()? {
+            passed.push((row.get(0)?, unsigned(row, 1)?));
+        }
+        drop(rows);
+        for (at, number) in passed {
+            self.sql
+                .delete_deadline
+                .execute((at, number.cast_signed()))?;
+            let Some(found) = super::lookup::place(self.connection, number)? else {
+                continue;
+            };
+            if !matches!(found.state, State::Ready | State::Scheduled) {
+                continue;
+            }
+            let Some((spec, queue)) = self.read_head(number)? else {
+                continue;
+            };
+            let progress = self.read_progress(number)?;
+            let place = Place::of(queue, number, &spec, progress.is_some());
+            let progress = progress.unwrap_or_default();
+            if found.state == State::Ready {
+                self.take_ready(&place, found.at)?;
+            } else {
+                self.take_scheduled(&place, found.at)?;
+                self.refresh_due(queue)?;
+            }
+            let name = self.memory.queue(queue).map(|queue| queue.name.clone());
+            if let Some(name) = name {
+                let settings = ask.settings.queue(&name).clone();
+                let reason = DeadReason::Expired;
+                swept
+                    .dead
+                    .push(self.bury(&place, &spec, &progress, reason, &settings)?);
+            }
+        }
+        Ok(self.refresh_deadline()?)
+    }
+
+    /// Forgets keys whose time is over, and queues that nobody uses.
+    fn tidy(&mut self, settings: &Settings) -> Result<(), Failure> {
+        let with_keys: Vec<_> = self
+            .memory
+            .queues()
+            .filter(|queue| queue.finished_keys > 0)
+            .map(|queue| queue.number)
+            .collect();
+        for queue in with_keys {
+            self.forget_keys(queue, self.now, KEYS_MAX as i64)?;
+        }
+        let unused: Vec<_> = self
+            .memory
+            .queues()
+            .filter(|queue| {
+                queue.depths.held() == 0
+                    && queue.finished_keys == 0
+                    && self.now.since(queue.used_at) >= QUEUE_FORGOTTEN_AFTER
+                    && !settings.queues.contains_key(&queue.name)
+            })
+            .map(|queue| queue.number)
+            .collect();
+        for queue in unused {
+            self.sql.forget_queue.execute([queue])?;
+            self.memory.forget_queue(queue);
+        }
+        self.give_space_back()
+    }
+
+    /// Pages of removed jobs go back to the file system, a few at a time.
+    fn give_space_back(&mut self) -> Result<(), Failure> {
+        let mut vacuum = self
+            .connection
+            .prepare_cached("PRAGMA incremental_vacuum(256)")?;
+        let mut pages = vacuum.query([])?;
+        while pages.next()?.is_some() {}
+        Ok(())
+    }
+}
