@@ -151,7 +151,7 @@ impl<'c> Writer<'c> {
             Ok(()) => {
                 let listener = self.listener.clone();
                 self.memory
-                    .take_available(|queue, jobs| listener.available(queue, jobs));
+                    .committed(self.now, |queue, jobs| listener.available(queue, jobs));
                 self.answer(answers.done);
                 self.announce();
                 Ok(())
