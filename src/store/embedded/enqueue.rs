@@ -3,7 +3,7 @@
 use super::{
     codec,
     memory::{QueueNumber, timestamp, unsigned},
-    places::{BodyColumn, Place},
+    places::{BodyColumn, Place, Tie},
     writer::{Failure, Writer},
 };
 use crate::{
@@ -76,9 +76,9 @@ impl Writer<'_> {
         let number = self.memory.next_number;
         self.memory.next_number += 1;
         let row = number.cast_signed();
-        let own_id = job.id.take();
-        let id = own_id
-            .clone()
+        let id = job
+            .id
+            .take()
             .unwrap_or_else(|| JobId::make(self.now, number, dice.roll()));
         let (spec, _) = job.admit(self.now, id);
         let mut head = std::mem::take(&mut self.scratch);
@@ -94,7 +94,8 @@ impl Writer<'_> {
         self.watch_deadline(number, spec.expires_at)?;
         if let Some(print) = print {
             let id = spec.id.to_string();
-            if own_id.is_some() {
+            // Whoever has its own number in its id is found by that, as are the ids that the store makes.
+            if matches!(place.tie, Tie::Id(_)) {
                 self.sql.insert_id.execute((&id, queue, row, print))?;
             }
             if let Some(key) = &spec.key {
