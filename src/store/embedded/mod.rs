@@ -179,18 +179,19 @@ impl Embedded {
     /// Hands a call to the writer and waits for its answer.
     async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
+        self.send(command(reply))?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn send(&self, command: Command) -> Result<(), StoreError> {
         let sender = lock(&self.commands).clone();
         let sender = sender.ok_or_else(closed)?;
-        sender
-            .try_send(command(reply))
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => {
-                    StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
-                }
-                mpsc::error::TrySendError::Closed(_) => closed(),
-            })?;
-        drop(sender);
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        sender.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
+            }
+            mpsc::error::TrySendError::Closed(_) => closed(),
+        })
     }
 
     /// Runs a read on a connection of its own.
@@ -257,7 +258,15 @@ impl Store for Embedded {
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        self.write(|reply| Command::Claim(ask, claim, reply)).await
+        let has_request_id = !claim.request_id.is_empty();
+        let (reply, answer) = oneshot::channel();
+        let mut fetch = Fetch {
+            store: self,
+            answer,
+            has_request_id,
+        };
+        self.send(Command::Claim(ask, claim, reply))?;
+        (&mut fetch.answer).await.unwrap_or_else(|_| Err(closed()))
     }
 
     async fn settle(&self, ask: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
@@ -319,6 +328,27 @@ impl Store for Embedded {
             drop(tokio::task::spawn_blocking(move || thread.join()).await);
         }
         lock(&self.readers).clear();
+    }
+}
+
+/// A claim's caller, who may go away when the answer is there but not yet fetched: then the jobs have to go back.
+struct Fetch<'a> {
+    store: &'a Embedded,
+    answer: oneshot::Receiver<Result<Claimed, StoreError>>,
+    has_request_id: bool,
+}
+
+impl Drop for Fetch<'_> {
+    fn drop(&mut self) {
+        // From here on the writer notices by itself that nobody is there.
+        self.answer.close();
+        if let Ok(Ok(claimed)) = self.answer.try_recv()
+            && !claimed.jobs.is_empty()
+        {
+            // If even this cannot be said, the leases run out.
+            let command = Command::Abandon(claimed, self.has_request_id);
+            drop(self.store.send(command));
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
 pub(super) enum Command {
     Enqueue(Ask, Vec<NewJob>, Reply<Vec<Result<Enqueued, Refused>>>),
     Claim(Ask, Claim, Reply<Claimed>),
+    /// Nobody fetched what was claimed; whether the claim had a request id.
+    Abandon(Claimed, bool),
     Settle(Ask, Settlements, Reply<Settled>),
     Unclaim(Vec<Lease>, Reply<()>),
     Sweep(Ask, Sweep, Reply<Swept>),
@@ -46,6 +48,7 @@ enum Done {
         has_request_id: bool,
         reply: Reply<Claimed>,
     },
+    Abandon(Claimed, bool),
     Settle(Settled, Reply<Settled>),
     Unclaim(Reply<()>),
     Sweep(Swept, Reply<Swept>),
@@ -210,6 +213,7 @@ impl<'c> Writer<'c> {
                     Err(failure) => return Err((failure, Command::Claim(ask, claim, reply))),
                 }
             }
+            Command::Abandon(claimed, has_request_id) => Done::Abandon(claimed, has_request_id),
             Command::Settle(ask, settlements, reply) => match self.settle(&ask, &settlements) {
                 Ok(settled) => Done::Settle(settled, reply),
                 Err(failure) => return Err((failure, Command::Settle(ask, settlements, reply))),
@@ -287,6 +291,7 @@ impl<'c> Writer<'c> {
                     drop(reply.send(Ok(swept)));
                 }
                 Done::Requeue(requeued, reply) => drop(reply.send(Ok(requeued))),
+                Done::Abandon(claimed, has_request_id) => self.abandon(claimed, has_request_id),
                 Done::Claim {
                     claimed,
                     has_request_id,
@@ -344,6 +349,7 @@ impl Answers {
             match done {
                 Done::Enqueue(_, reply) => drop(reply.send(Err(error.clone()))),
                 Done::Claim { reply, .. } => drop(reply.send(Err(error.clone()))),
+                Done::Abandon(..) => {}
                 Done::Settle(_, reply) => drop(reply.send(Err(error.clone()))),
                 Done::Unclaim(reply) => drop(reply.send(Err(error.clone()))),
                 Done::Sweep(_, reply) => drop(reply.send(Err(error.clone()))),
@@ -361,6 +367,7 @@ impl Command {
         match self {
             Self::Enqueue(_, _, reply) => drop(reply.send(Err(error.clone()))),
             Self::Claim(_, _, reply) => drop(reply.send(Err(error.clone()))),
+            Self::Abandon(..) => {}
             Self::Settle(_, _, reply) => drop(reply.send(Err(error.clone()))),
             Self::Unclaim(_, reply) => drop(reply.send(Err(error.clone()))),
             Self::Sweep(_, _, reply) => drop(reply.send(Err(error.clone()))),
