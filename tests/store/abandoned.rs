@@ -132,9 +132,9 @@ store_test! {
 store_test! {
     async fn the_store_asks_to_be_swept_when_a_claim_is_abandoned(h) {
         h.enqueue(job("q")).await;
-        h.told.take_due();
+        h.due().await;
         gone_before_the_answer(&h, claim_of(&["q"], 1)).await;
-        assert!(h.told.take_due().contains(&h.now()));
+        assert!(h.due().await.contains(&h.now()));
     }
 }
 

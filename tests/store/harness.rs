@@ -88,7 +88,7 @@ impl Told {
         std::mem::take(&mut lock(&self.available))
     }
 
-    pub(crate) fn take_due(&self) -> Vec<Timestamp> {
+    fn take_due(&self) -> Vec<Timestamp> {
         std::mem::take(&mut lock(&self.due))
     }
 }
@@ -166,6 +166,19 @@ impl<S: Engine> Harness<S> {
         }
     }
 
+    /// The handle goes away without a word.
+    pub(crate) fn drop_store(&mut self) {
+        self.store = None;
+    }
+
+    /// Opens as soon as the directory can be had.
+    pub(crate) fn open_when_free(&mut self) {
+        while self.store.is_none() {
+            self.store = self.open_another().ok();
+            std::thread::yield_now();
+        }
+    }
+
     pub(crate) async fn reopen(&mut self) {
         self.close().await;
         self.open();
@@ -196,6 +209,12 @@ impl<S: Engine> Harness<S> {
             settings: Arc::new(self.settings.clone()),
             seed: *seed,
         }
+    }
+
+    /// What was announced as due since the last look; announcements come after the answers.
+    pub(crate) async fn due(&self) -> Vec<Timestamp> {
+        self.settle(Settlements::default()).await;
+        self.told.take_due()
     }
 
     // ---- enqueue ----
