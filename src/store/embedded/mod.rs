@@ -107,7 +107,6 @@ pub struct Embedded {
     health: Arc<RwLock<Health>>,
     reserve_bytes: u64,
     directory: PathBuf,
-    _lock: directory_lock::DirectoryLock,
 }
 
 impl Embedded {
@@ -146,6 +145,8 @@ impl Embedded {
             thread::Builder::new()
                 .name("redrive-writer".into())
                 .spawn(move || {
+                    // The directory is free once nobody writes to it any more.
+                    let _lock = lock;
                     match Writer::open(&connection, options, listener, reading) {
                         Ok(writer) => {
                             drop(opened.send(Ok(writer.clock())));
@@ -159,8 +160,13 @@ impl Embedded {
         };
         let time = match opening.recv() {
             Ok(Ok(time)) => time,
-            Ok(Err(error)) => return Err(in_database(error.into())),
-            Err(_) => return Err(in_directory(io::Error::other("the writer did not start"))),
+            failed => {
+                drop(thread.join());
+                return Err(match failed {
+                    Ok(Err(error)) => in_database(error.into()),
+                    _ => in_directory(io::Error::other("the writer did not start")),
+                });
+            }
         };
         Ok(Self {
             database,
@@ -172,7 +178,6 @@ impl Embedded {
             health,
             reserve_bytes,
             directory,
-            _lock: lock,
         })
     }
 
