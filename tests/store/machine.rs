@@ -308,12 +308,11 @@ impl<S: Engine> Real<S> {
     fn id(&self, id: Id) -> JobId {
         match id {
             Id::Own(id) => own(id),
-            // The model may name a job that was never made; then nobody has its id.
-            Id::Made(number) => self
-                .ids
-                .get(number)
-                .cloned()
-                .unwrap_or_else(|| JobId::parse("nobody")),
+            // A step may name a job that was never made, or has an id of its own: nobody has this one.
+            Id::Made(number) => match self.ids.get(number) {
+                Some(id) if id.number().is_some() => id.clone(),
+                _ => JobId::parse("nobody"),
+            },
         }
     }
 

@@ -149,6 +149,25 @@ store_test! {
 }
 
 store_test! {
+    /// Nothing was written between two restarts; the time that was told in between holds all the same.
+    async fn what_the_store_said_after_a_reboot_counts_even_if_it_wrote_nothing(h) {
+        h.enqueue(job("q").delay(2 * HOUR)).await;
+        h.close().await;
+        h.clock.reboot();
+        h.clock.jump_wall(HOUR_SECONDS);
+        h.open();
+        let told = h.now();
+        for jump in [-HOUR_SECONDS, 5 * HOUR_SECONDS] {
+            h.close().await;
+            h.clock.jump_wall(jump);
+            h.open();
+            assert_eq!(h.now(), told);
+        }
+        assert_eq!(h.idle("q").await.reason, IdleReason::NotDue);
+    }
+}
+
+store_test! {
     async fn time_never_runs_backwards(h) {
         let mut last = h.now();
         for step in 0..20 {
