@@ -125,6 +125,8 @@ impl<'c> Writer<'c> {
             announced: None,
         };
         writer.load()?;
+        // From here on somebody may be told the time, and after a restart it must not be earlier.
+        writer.save_clock()?;
         writer.announce();
         Ok(writer)
     }
@@ -268,6 +270,10 @@ impl<'c> Writer<'c> {
                 .save_queue
                 .execute(rusqlite::params_from_iter(columns))?;
         }
+        Ok(self.save_clock()?)
+    }
+
+    fn save_clock(&mut self) -> rusqlite::Result<()> {
         let kept = lock(&self.clock).kept();
         self.sql.save_store.execute((
             kept.time_us.cast_signed(),
