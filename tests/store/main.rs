@@ -1,6 +1,6 @@
 //! What every engine must do. The semantics live here; an engine joins by one line in `harness.rs` and passes.
 //!
-//! Time is the harness's own, chance is seeded, nothing sleeps. `model.rs` says the same once more as a program of its own,
+//! Time is the harness's own, chance is seeded, nothing sleeps. `model` says the same once more as a program of its own,
 //! and `machine.rs` lets chance look for a difference.
 
 #[macro_use]
@@ -23,4 +23,5 @@ mod order;
 mod requeue;
 mod restart;
 mod settle;
+mod steps;
 mod time;
