@@ -79,7 +79,7 @@ pub struct Ask {
 
 /// What a store tells while it works. Called after the commit; must return quickly.
 pub trait Listener: Send + Sync + 'static {
-    /// So many jobs of this queue have become available to a claim.
+    /// Something has become available: this queue could hand out so many jobs now.
     fn available(&self, queue: &QueueName, jobs: usize);
 
     /// `sweep` has something to do at this time.

@@ -89,17 +89,16 @@ impl Writer<'_> {
         if out.jobs.is_empty() {
             out.idle = claim.shares.iter().map(|share| self.idle(share)).collect();
         }
-        for share in &claim.shares {
-            let queue = self
-                .memory
-                .find(&share.queue)
-                .and_then(|queue| self.memory.queue(queue));
-            if let Some(queue) = queue
-                && queue.depths.ready > 0
-            {
-                out.left
-                    .push((queue.name.clone(), queue.depths.ready as usize));
-            }
+        // With nothing handed out, what is left cannot be handed out either.
+        if !out.jobs.is_empty() {
+            let queues = claim
+                .shares
+                .iter()
+                .filter_map(|share| self.memory.find(&share.queue));
+            let queues = queues.filter_map(|number| self.memory.queue(number));
+            let left = queues.filter(|queue| queue.depths.ready > 0);
+            out.left
+                .extend(left.map(|queue| (queue.name.clone(), queue.depths.ready as usize)));
         }
         Ok(out)
     }

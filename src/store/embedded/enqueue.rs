@@ -3,7 +3,7 @@
 use super::{
     codec,
     memory::{QueueNumber, timestamp, unsigned},
-    places::{BodyColumn, Place},
+    places::{BodyColumn, Place, Tie},
     writer::{Failure, Writer},
 };
 use crate::{
@@ -77,9 +77,7 @@ impl Writer<'_> {
         self.memory.next_number += 1;
         let row = number.cast_signed();
         let own_id = job.id.take();
-        let id = own_id
-            .clone()
-            .unwrap_or_else(|| JobId::make(self.now, number, dice.roll()));
+        let id = own_id.unwrap_or_else(|| JobId::make(self.now, number, dice.roll()));
         let (spec, _) = job.admit(self.now, id);
         let mut head = std::mem::take(&mut self.scratch);
         codec::head(&spec, &mut head);
@@ -94,8 +92,8 @@ impl Writer<'_> {
         self.watch_deadline(number, spec.expires_at)?;
         if let Some(print) = print {
             let id = spec.id.to_string();
-            if own_id.is_some() {
-                self.sql.insert_id.execute((&id, queue, row, print))?;
+            if let Tie::Id(id) = &place.tie {
+                self.sql.insert_id.execute((id, queue, row, print))?;
             }
             if let Some(key) = &spec.key {
                 self.save_key(queue, key, number, &id, &print)?;

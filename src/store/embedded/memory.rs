@@ -26,8 +26,8 @@ pub(super) struct QueueState {
     pub(super) totals: Totals,
     /// The earliest of its scheduled jobs.
     pub(super) next_due: Option<Timestamp>,
-    /// Jobs that this transaction made available to claims.
-    pub(super) made_available: usize,
+    /// This transaction made a job available to claims.
+    pub(super) made_available: bool,
     /// Has to be written with this transaction.
     pub(super) changed: bool,
 }
@@ -232,7 +232,7 @@ impl Memory {
             depths: Depths::default(),
             totals: Totals::default(),
             next_due: None,
-            made_available: 0,
+            made_available: false,
             changed: false,
         };
         self.queues.insert(number, queue);
@@ -268,9 +268,8 @@ impl Memory {
         for number in std::mem::take(&mut self.changed) {
             if let Some(queue) = self.queues.get_mut(&number) {
                 queue.changed = false;
-                let jobs = std::mem::take(&mut queue.made_available);
-                if jobs > 0 {
-                    tell(&queue.name, jobs);
+                if std::mem::take(&mut queue.made_available) && queue.depths.ready > 0 {
+                    tell(&queue.name, queue.depths.ready as usize);
                 }
             }
         }
@@ -366,7 +365,7 @@ pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> 
             moved_out: number(24)?,
         },
         next_due: None,
-        made_available: 0,
+        made_available: false,
         changed: false,
     }))
 }

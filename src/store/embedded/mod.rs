@@ -99,7 +99,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Embedded {
     database: PathBuf,
-    commands: Mutex<Option<mpsc::Sender<Command>>>,
+    commands: mpsc::Sender<Command>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     readers: Arc<Mutex<Vec<Connection>>>,
     clock: Arc<dyn Clock>,
@@ -107,7 +107,6 @@ pub struct Embedded {
     health: Arc<RwLock<Health>>,
     reserve_bytes: u64,
     directory: PathBuf,
-    _lock: directory_lock::DirectoryLock,
 }
 
 impl Embedded {
@@ -154,6 +153,7 @@ impl Embedded {
                         Err(error) => drop(opened.send(Err(error))),
                     };
                     close(connection);
+                    drop(lock);
                 })
                 .map_err(in_directory)?
         };
@@ -164,7 +164,7 @@ impl Embedded {
         };
         Ok(Self {
             database,
-            commands: Mutex::new(Some(commands)),
+            commands,
             thread: Mutex::new(Some(thread)),
             readers: Arc::default(),
             clock,
@@ -172,16 +172,13 @@ impl Embedded {
             health,
             reserve_bytes,
             directory,
-            _lock: lock,
         })
     }
 
     /// Hands a call to the writer and waits for its answer.
     async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let sender = lock(&self.commands).clone();
-        let sender = sender.ok_or_else(closed)?;
-        sender
+        self.commands
             .try_send(command(reply))
             .map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => {
@@ -189,7 +186,6 @@ impl Embedded {
                 }
                 mpsc::error::TrySendError::Closed(_) => closed(),
             })?;
-        drop(sender);
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -312,7 +308,8 @@ impl Store for Embedded {
     }
 
     async fn close(&self) {
-        lock(&self.commands).take();
+        // Whoever comes after this finds the door shut; whoever came before is answered.
+        drop(self.commands.send(Command::Close).await);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             // The thread ends once it has answered what it was given.
@@ -336,6 +333,12 @@ fn run(
         {
             commands.push(command);
         }
+        if commands
+            .iter()
+            .any(|command| matches!(command, Command::Close))
+        {
+            inbox.close();
+        }
         match writer.step(clock.read(), commands) {
             Ok(()) => {}
             Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
@@ -356,6 +359,9 @@ fn stop(inbox: &mut mpsc::Receiver<Command>, health: &RwLock<Health>, why: Strin
     *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
     let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
     while let Some(command) = inbox.blocking_recv() {
+        if matches!(command, Command::Close) {
+            inbox.close();
+        }
         command.refuse(&error);
     }
 }

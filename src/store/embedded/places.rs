@@ -170,7 +170,7 @@ impl Writer<'_> {
             ))?;
             self.memory.change(place.queue, |queue| {
                 queue.depths.ready += 1;
-                queue.made_available += 1;
+                queue.made_available = true;
             });
             return Ok(State::Ready);
         }
@@ -198,10 +198,8 @@ impl Writer<'_> {
         if self.sql.delete_ready.execute(key)? == 0 {
             return Err(lost_place(place));
         }
-        self.memory.change(place.queue, |queue| {
-            queue.depths.ready -= 1;
-            queue.made_available = queue.made_available.saturating_sub(1);
-        });
+        self.memory
+            .change(place.queue, |queue| queue.depths.ready -= 1);
         Ok(())
     }
 
@@ -395,7 +393,7 @@ impl Writer<'_> {
         traits: Traits,
     ) -> Result<(), Failure> {
         let row = number.cast_signed();
-        if traits.has(Traits::KEY | Traits::OWN_ID | Traits::DEADLINE)
+        if traits.has(Traits::OWN_ID | Traits::DEADLINE)
             && let Some((spec, _)) = self.read_head(number)?
         {
             if traits.has(Traits::OWN_ID) {

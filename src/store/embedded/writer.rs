@@ -33,6 +33,8 @@ pub(super) enum Command {
     Unclaim(Vec<Lease>, Reply<()>),
     Sweep(Ask, Sweep, Reply<Swept>),
     Requeue(Ask, Requeue, Reply<Result<Requeued, RequeueRefused>>),
+    /// No more calls after this one.
+    Close,
 }
 
 /// An answer that waits for the commit.
@@ -53,6 +55,7 @@ enum Done {
         Result<Requeued, RequeueRefused>,
         Reply<Result<Requeued, RequeueRefused>>,
     ),
+    Close,
 }
 
 /// Why a step did not happen.
@@ -226,6 +229,7 @@ impl<'c> Writer<'c> {
                 Ok(requeued) => Done::Requeue(requeued, reply),
                 Err(failure) => return Err((failure, Command::Requeue(ask, requeue, reply))),
             },
+            Command::Close => Done::Close,
         })
     }
 
@@ -287,6 +291,7 @@ impl<'c> Writer<'c> {
                     drop(reply.send(Ok(swept)));
                 }
                 Done::Requeue(requeued, reply) => drop(reply.send(Ok(requeued))),
+                Done::Close => {}
                 Done::Claim {
                     claimed,
                     has_request_id,
@@ -348,6 +353,7 @@ impl Answers {
                 Done::Unclaim(reply) => drop(reply.send(Err(error.clone()))),
                 Done::Sweep(_, reply) => drop(reply.send(Err(error.clone()))),
                 Done::Requeue(_, reply) => drop(reply.send(Err(error.clone()))),
+                Done::Close => {}
             }
         }
         for command in self.waiting {
@@ -365,6 +371,7 @@ impl Command {
             Self::Unclaim(_, reply) => drop(reply.send(Err(error.clone()))),
             Self::Sweep(_, _, reply) => drop(reply.send(Err(error.clone()))),
             Self::Requeue(_, _, reply) => drop(reply.send(Err(error.clone()))),
+            Self::Close => {}
         }
     }
 }
