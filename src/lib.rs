@@ -8,4 +8,5 @@ pub mod broker;
 pub mod config;
 pub mod domain;
 pub mod env;
+pub mod serve;
 pub mod store;

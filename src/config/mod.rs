@@ -78,7 +78,7 @@ impl Config {
         let path = overrides
             .config
             .as_deref()
-            .unwrap_or(Path::new(DEFAULT_FILE));
+            .unwrap_or_else(|| Path::new(DEFAULT_FILE));
         match fs::read_to_string(path) {
             Ok(text) => Self::resolve(overrides, Some((path, &text))),
             Err(error) if error.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {
@@ -209,16 +209,15 @@ fn of_queue(queue: Option<String>, settings: &QueueSettings) -> Vec<NamedPolicy>
 
 fn warnings(settings: &Settings) -> Vec<String> {
     let of_policy = |named: NamedPolicy| {
-        let queue = named
-            .queue
-            .map_or("[defaults]".into(), |name| format!("[queues.{name}]"));
-        let place = named
-            .rule
-            .map_or(queue.clone(), |rule| format!("{queue} {rule}"));
+        let mut place = match named.queue {
+            Some(name) => format!("[queues.{name}]"),
+            None => "[defaults]".to_owned(),
+        };
+        if let Some(rule) = named.rule {
+            place += &format!(" {rule}");
+        }
         let warnings = named.policy.warnings();
-        warnings
-            .into_iter()
-            .map(move |warning| format!("{place}: {warning}"))
+        warnings.into_iter().map(move |warning| format!("{place}: {warning}"))
     };
     policies(settings).into_iter().flat_map(of_policy).collect()
 }
