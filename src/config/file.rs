@@ -69,7 +69,10 @@ fn syntax_errors(text: &str, errors: &[toml::de::Error]) -> Vec<Found> {
         .iter()
         .map(|error| Found {
             span: error.span().unwrap_or(0..0),
-            message: error.message().trim_end_matches(", expected nothing").into(),
+            message: error
+                .message()
+                .trim_end_matches(", expected nothing")
+                .into(),
             allowed: None,
         })
         .collect();

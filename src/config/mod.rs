@@ -217,7 +217,9 @@ fn warnings(settings: &Settings) -> Vec<String> {
             place += &format!(" {rule}");
         }
         let warnings = named.policy.warnings();
-        warnings.into_iter().map(move |warning| format!("{place}: {warning}"))
+        warnings
+            .into_iter()
+            .map(move |warning| format!("{place}: {warning}"))
     };
     policies(settings).into_iter().flat_map(of_policy).collect()
 }
