@@ -12,11 +12,10 @@ use crate::{
     config::{Config, Exposed, Overrides},
     domain::limits::Limits,
     env,
-    store::Store,
+    store::{Store, embedded::OpenError},
 };
 use std::{
     io::{self, Write},
-    path::PathBuf,
     sync::Arc,
 };
 use tokio::{
@@ -33,8 +32,8 @@ pub enum Error {
     LogFilter { directives: String, why: String },
     #[error("{0}")]
     Listen(String),
-    #[error("cannot open the store in {}: {why}", path.display())]
-    Store { path: PathBuf, why: String },
+    #[error(transparent)]
+    Store(#[from] OpenError),
     #[error("the server has stopped by itself: {0}")]
     Server(String),
     #[error("the system refuses what the server needs: {0}")]
@@ -65,12 +64,7 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     // Before the store: a second server by mistake ends here and touches nothing.
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
     let wakeups = Arc::new(Wakeups::default());
-    let store = engine::open_store(&config, wakeups.clone())
-        .await
-        .map_err(|why| Error::Store {
-            path: config.data.clone(),
-            why,
-        })?;
+    let store = engine::open_store(&config, wakeups.clone())?;
     let broker = Broker::new(
         store,
         wakeups,
