@@ -72,6 +72,13 @@ pub enum Durability {
 impl Durability {
     pub const WORDS: [&str; 2] = ["fsync", "none"];
 
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+            Self::None => "none",
+        }
+    }
+
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "fsync" => Some(Self::Fsync),

@@ -20,11 +20,12 @@ pub(super) fn open_store(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embed
     Embedded::open(options, Arc::new(SystemClock::new()), wakeups)
 }
 
-/// INTEGRATION: `grpc::serve(...)` goes here. It must stop accepting and return once `stop` is done and the calls under
-/// way are answered.
+/// INTEGRATION: `grpc::serve(broker, listener, facts, stop)` goes here, its facts from the configuration: durability,
+/// warnings, shutdown timeout.
 pub(super) async fn serve_grpc<S: Store>(
     _broker: Arc<Broker<S>>,
     _listener: TcpListener,
+    _config: Config,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), String> {
     stop.await;

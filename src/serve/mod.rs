@@ -93,7 +93,12 @@ async fn serve<S: Store>(
     let stop = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let server = tokio::spawn(engine::serve_grpc(broker.clone(), listener, stop));
+    let server = tokio::spawn(engine::serve_grpc(
+        broker.clone(),
+        listener,
+        config.clone(),
+        stop,
+    ));
     let reloads = tokio::spawn(reload::at_every(hangup, broker.clone(), config, overrides));
     // Whoever reads it may have gone; that is no reason to stop.
     let _ = io::stdout().lock().write_all(banner.as_bytes());
