@@ -73,6 +73,11 @@ impl<S: Store> Broker<S> {
             .clone()
     }
 
+    /// Calls from now on are judged by these.
+    pub fn replace_settings(&self, settings: Arc<Settings>) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
     /// From now on claims find nothing, and those that wait come home.
     pub fn drain(&self) {
         self.draining.send_replace(true);
