@@ -75,7 +75,10 @@ impl<S: Store> Broker<S> {
 
     /// Calls from now on are judged by these.
     pub fn replace_settings(&self, settings: Arc<Settings>) {
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
     /// From now on claims find nothing, and those that wait come home.
