@@ -8,3 +8,4 @@ pub mod domain;
 pub mod env;
 pub mod store;
 pub mod broker;
+pub mod grpc;
