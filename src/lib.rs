@@ -9,5 +9,6 @@ pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod env;
+pub mod grpc;
 pub mod serve;
 pub mod store;

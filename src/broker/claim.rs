@@ -64,7 +64,8 @@ impl<S: Store> Broker<S> {
                     reply = self.look(&request, Settlements::default(), |_| settled).await?;
                 }
                 () = &mut patience => break,
-                _ = draining.wait_for(|draining| *draining) => {
+                // The block drops what it is handed, a guard that must not be held while waiting.
+                () = async { drop(draining.wait_for(|draining| *draining).await) } => {
                     return Ok(self.drained(&request, reply.settled));
                 }
             }

@@ -86,6 +86,10 @@ impl<S: Store> Broker<S> {
         self.draining.send_replace(true);
     }
 
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
     fn ask(&self) -> Ask {
         Ask {
             settings: self.settings(),

@@ -4,6 +4,7 @@ use crate::{
     broker::{Broker, Wakeups},
     config::{Config, Durability},
     env::SystemClock,
+    grpc::{self, ServerFacts},
     store::{
         Store,
         embedded::{Embedded, OpenError, Options},
@@ -20,14 +21,19 @@ pub(super) fn open_store(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embed
     Embedded::open(options, Arc::new(SystemClock::new()), wakeups)
 }
 
-/// INTEGRATION: `grpc::serve(broker, listener, facts, stop)` goes here, its facts from the configuration: durability,
-/// warnings, shutdown timeout.
 pub(super) async fn serve_grpc<S: Store>(
-    _broker: Arc<Broker<S>>,
-    _listener: TcpListener,
-    _config: Config,
+    broker: Arc<Broker<S>>,
+    listener: TcpListener,
+    config: Config,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), String> {
-    stop.await;
-    Ok(())
+    let facts = ServerFacts {
+        durability: config.durability.as_str().into(),
+        warnings: config.warnings,
+        shutdown_within: config.shutdown_timeout,
+        ..ServerFacts::default()
+    };
+    grpc::serve(broker, listener, facts, stop)
+        .await
+        .map_err(|error| error.to_string())
 }
