@@ -20,12 +20,7 @@ use std::{
 
 /// A durable job queue behind gRPC that decides what happens when a job fails.
 #[derive(Debug, Parser)]
-#[command(
-    name = "redrive",
-    version,
-    propagate_version = true,
-    arg_required_else_help = true
-)]
+#[command(name = "redrive", version, propagate_version = true, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -50,32 +45,17 @@ RUST_LOG, if set, goes over --log-level, for example RUST_LOG=redrive=debug.";
 #[derive(Debug, Args)]
 struct ServeArgs {
     /// The configuration file [default: ./redrive.toml, if there is one]
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "REDRIVE_CONFIG",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FILE", env = "REDRIVE_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
     /// Where jobs are kept [default: ./redrive-data]
     #[arg(long, value_name = "DIR", env = "REDRIVE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
     /// Where to listen for gRPC; port 0 is any free port [default: 127.0.0.1:7433]
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "REDRIVE_LISTEN",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "ADDR", env = "REDRIVE_LISTEN", hide_env_values = true)]
     #[arg(value_parser = listen_address)]
     listen: Option<SocketAddr>,
     /// Allow an address that other machines can reach, although whoever reaches it may do everything
-    #[arg(
-        long,
-        value_name = "BOOL",
-        env = "REDRIVE_INSECURE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "BOOL", env = "REDRIVE_INSECURE", hide_env_values = true)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     insecure: Option<bool>,
@@ -83,21 +63,11 @@ struct ServeArgs {
     #[arg(long, value_name = "LEVEL", value_parser = durability())]
     durability: Option<Durability>,
     /// How log lines look: text, json, or auto for text on a terminal and JSON elsewhere [default: auto]
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "REDRIVE_LOG_FORMAT",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FORMAT", env = "REDRIVE_LOG_FORMAT", hide_env_values = true)]
     #[arg(value_parser = words(LogFormat::WORDS, LogFormat::parse), hide_possible_values = true)]
     log_format: Option<LogFormat>,
     /// The least important lines to write [default: info]
-    #[arg(
-        long,
-        value_name = "LEVEL",
-        env = "REDRIVE_LOG_LEVEL",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "LEVEL", env = "REDRIVE_LOG_LEVEL", hide_env_values = true)]
     #[arg(value_parser = words(LogLevel::WORDS, LogLevel::parse))]
     log_level: Option<LogLevel>,
 }
@@ -158,17 +128,10 @@ pub fn run(cli: Cli) -> Result<(), Error> {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             let overrides = args.overrides(&environment);
             let config = Config::load(&overrides)?;
-            Ok(serve::run(
-                config,
-                overrides,
-                &environment.warnings(&known),
-            )?)
+            Ok(serve::run(config, overrides, &environment.warnings(&known))?)
         }
         Command::Config(ConfigCommand::Check { file }) => {
-            let config = Config::load(&Overrides {
-                config: file,
-                ..Overrides::default()
-            })?;
+            let config = Config::load(&Overrides { config: file, ..Overrides::default() })?;
             // `| head` may have gone; the answer is in the exit code.
             let _ = io::stdout().lock().write_all(report(&config).as_bytes());
             Ok(())
@@ -196,9 +159,7 @@ fn variables() -> Vec<String> {
     fn collect(command: &clap::Command, names: &mut Vec<String>) {
         let of_args = command.get_arguments().filter_map(|arg| arg.get_env());
         names.extend(of_args.map(|name| name.to_string_lossy().into_owned()));
-        command
-            .get_subcommands()
-            .for_each(|inner| collect(inner, names));
+        command.get_subcommands().for_each(|inner| collect(inner, names));
     }
     let mut names = Vec::new();
     collect(&Cli::command(), &mut names);
@@ -215,11 +176,7 @@ fn report(config: &Config) -> String {
     };
     let policies = config.policies();
     let label = |queue: &Option<String>| queue.clone().unwrap_or_else(|| "(other queues)".into());
-    let width = policies
-        .iter()
-        .map(|named| label(&named.queue).len())
-        .max()
-        .unwrap_or(0);
+    let width = policies.iter().map(|named| label(&named.queue).len()).max().unwrap_or(0);
     for named in &policies {
         let horizon = named.policy.horizon();
         match &named.rule {
@@ -227,10 +184,7 @@ fn report(config: &Config) -> String {
             Some(rule) => text += &format!("{:<width$}    {rule}: {horizon}\n", ""),
         }
     }
-    let exposed = config
-        .check_exposure()
-        .err()
-        .map(|exposed| format!("serve: {exposed}"));
+    let exposed = config.check_exposure().err().map(|exposed| format!("serve: {exposed}"));
     for warning in config.warnings.iter().chain(&exposed) {
         text += &format!("\nwarning: {warning}\n");
     }
@@ -276,26 +230,17 @@ mod tests {
         assert_eq!(given.config.as_deref(), Some(Path::new("c.toml")));
         assert_eq!(given.data.as_deref(), Some(Path::new("d")));
         assert_eq!(given.listen, "[::1]:1".parse().ok());
-        assert_eq!(
-            (given.insecure, given.durability),
-            (Some(true), Some(Durability::None))
-        );
+        assert_eq!((given.insecure, given.durability), (Some(true), Some(Durability::None)));
         assert_eq!(given.log_level, Some(LogLevel::Debug));
         assert_eq!(given.log_format, Some(LogFormat::Json));
-        assert_eq!(
-            overrides(&["redrive", "serve", "--insecure=no"]).insecure,
-            Some(false)
-        );
+        assert_eq!(overrides(&["redrive", "serve", "--insecure=no"]).insecure, Some(false));
     }
 
     #[test]
     fn an_address_that_is_none_is_a_usage_error_with_an_example() {
         let error = Cli::try_parse_from(["redrive", "serve", "--listen", "here"]).unwrap_err();
         assert_eq!(error.exit_code(), 2);
-        assert!(
-            error.to_string().contains("for example \"127.0.0.1:7433\""),
-            "{error}"
-        );
+        assert!(error.to_string().contains("for example \"127.0.0.1:7433\""), "{error}");
     }
 
     #[test]

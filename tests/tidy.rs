@@ -10,10 +10,7 @@ const LINES_MAX: usize = 500;
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
-    collect(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
-        &mut found,
-    );
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
     assert!(!found.is_empty(), "{folder} has no sources");
     found
 }
@@ -37,12 +34,7 @@ fn offences(folder: &str, words: &[&str]) -> Vec<String> {
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             if words.iter().any(|word| code.contains(word)) {
-                offences.push(format!(
-                    "{}:{}: {}",
-                    path.display(),
-                    number + 1,
-                    line.trim()
-                ));
+                offences.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
             }
         }
     }
@@ -81,61 +73,26 @@ fn the_domain_decides_and_does_nothing_else() {
 
 #[test]
 fn only_grpc_knows_the_wire() {
-    for folder in [
-        "src/domain",
-        "src/store",
-        "src/broker",
-        "src/config",
-        "src/serve",
-    ] {
+    for folder in ["src/domain", "src/store", "src/broker", "src/config", "src/serve"] {
         assert_absent(folder, &["tonic::", "prost::", "pb::", "tonic_types"]);
     }
 }
 
 #[test]
 fn the_store_knows_nothing_above_it() {
-    assert_absent(
-        "src/store",
-        &[
-            "crate::broker",
-            "crate::grpc",
-            "crate::config",
-            "crate::serve",
-        ],
-    );
+    assert_absent("src/store", &["crate::broker", "crate::grpc", "crate::config", "crate::serve"]);
 }
 
 #[test]
 fn the_broker_knows_the_contract_and_no_engine() {
-    let words = [
-        "store::embedded",
-        "rusqlite",
-        "crate::grpc",
-        "crate::config",
-        "crate::serve",
-    ];
+    let words = ["store::embedded", "rusqlite", "crate::grpc", "crate::config", "crate::serve"];
     assert_absent("src/broker", &words);
 }
 
 #[test]
 fn clocks_and_chance_are_read_in_one_place() {
-    for folder in [
-        "src/domain",
-        "src/store",
-        "src/broker",
-        "src/grpc",
-        "src/config",
-        "src/serve",
-    ] {
-        assert_absent(
-            folder,
-            &[
-                "SystemTime::now",
-                "Instant::now",
-                "rand::rng",
-                "rand::random",
-            ],
-        );
+    for folder in ["src/domain", "src/store", "src/broker", "src/grpc", "src/config", "src/serve"] {
+        assert_absent(folder, &["SystemTime::now", "Instant::now", "rand::rng", "rand::random"]);
     }
 }
 
@@ -144,11 +101,7 @@ fn no_file_has_grown_a_second_subject() {
     for folder in ["src", "tests"] {
         for (path, text) in sources(folder) {
             let lines = text.lines().count();
-            assert!(
-                lines <= LINES_MAX,
-                "{} has {lines} lines: split it",
-                path.display()
-            );
+            assert!(lines <= LINES_MAX, "{} has {lines} lines: split it", path.display());
         }
     }
 }
@@ -157,15 +110,9 @@ fn no_file_has_grown_a_second_subject() {
 fn everything_the_architecture_page_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
-    let named = page
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(|name| name.ends_with(".rs"));
+    let named = page.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
     for name in named.filter(|name| !name.contains(['{', ' '])) {
-        let there = [root.join(name), root.join("src").join(name)]
-            .iter()
-            .any(|path| path.exists())
+        let there = [root.join(name), root.join("src").join(name)].iter().any(|path| path.exists())
             || sources("src").iter().any(|(path, _)| path.ends_with(name));
         assert!(there, "ARCHITECTURE.md names {name}, which is not there");
     }

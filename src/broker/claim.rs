@@ -52,9 +52,7 @@ impl<S: Store> Broker<S> {
         let patience = tokio::time::sleep(request.wait);
         tokio::pin!(patience);
 
-        let mut reply = self
-            .look(&request, settle, |settled| named_again.reply(settled))
-            .await?;
+        let mut reply = self.look(&request, settle, |settled| named_again.reply(settled)).await?;
         while let Some(seat) = &seat
             && reply.jobs.is_empty()
         {
@@ -106,19 +104,12 @@ impl<S: Store> Broker<S> {
     fn shares(&self, request: &ClaimRequest) -> Vec<Share> {
         match &request.order {
             Order::Strict => {
-                let share = |queue: &QueueName| Share {
-                    queue: queue.clone(),
-                    first: usize::MAX,
-                };
+                let share = |queue: &QueueName| Share { queue: queue.clone(), first: usize::MAX };
                 request.queues.iter().map(share).collect()
             }
             Order::RoundRobin { weights } => {
-                let queues: Vec<_> = request
-                    .queues
-                    .iter()
-                    .cloned()
-                    .zip(weights.iter().copied())
-                    .collect();
+                let queues: Vec<_> =
+                    request.queues.iter().cloned().zip(weights.iter().copied()).collect();
                 self.turns.take(&queues, request.max_jobs)
             }
         }

@@ -67,18 +67,12 @@ impl<S: Store> Broker<S> {
     }
 
     pub fn settings(&self) -> Arc<Settings> {
-        self.settings
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Calls from now on are judged by these.
     pub fn replace_settings(&self, settings: Arc<Settings>) {
-        *self
-            .settings
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
     /// From now on claims find nothing, and those that wait come home.
@@ -91,10 +85,7 @@ impl<S: Store> Broker<S> {
     }
 
     fn ask(&self) -> Ask {
-        Ask {
-            settings: self.settings(),
-            seed: (self.random)(),
-        }
+        Ask { settings: self.settings(), seed: (self.random)() }
     }
 
     /// Every dead letter gets one line.

@@ -122,19 +122,10 @@ impl Wakeups {
         let number = room.next_seat;
         room.next_seat += 1;
         let woken = Arc::new(Notify::new());
-        let occupant = Occupant {
-            queues,
-            wants,
-            awake: false,
-            woken: woken.clone(),
-        };
+        let occupant = Occupant { queues, wants, awake: false, woken: woken.clone() };
         room.seats.insert(number, occupant);
         room.asleep(number);
-        Seat {
-            number,
-            woken,
-            wakeups: self.clone(),
-        }
+        Seat { number, woken, wakeups: self.clone() }
     }
 
     /// Sleeps until something earlier is due than was known; the sweeper's.
@@ -144,10 +135,7 @@ impl Wakeups {
 
     /// Takes the earliest time announced since the last call.
     pub(super) fn take_due(&self) -> Option<Timestamp> {
-        self.due
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -202,9 +190,7 @@ mod tests {
     }
 
     fn seats(wakeups: &Arc<Wakeups>, count: usize, wants: usize) -> Vec<Seat> {
-        (0..count)
-            .map(|_| wakeups.sit(vec![queue("q")], wants))
-            .collect()
+        (0..count).map(|_| wakeups.sit(vec![queue("q")], wants)).collect()
     }
 
     #[test]

@@ -22,9 +22,7 @@ impl Environment {
             .collect();
         names.sort();
         #[expect(clippy::disallowed_methods, reason = "settings are read here")]
-        let rust_log = std::env::var("RUST_LOG")
-            .ok()
-            .filter(|value| !value.is_empty());
+        let rust_log = std::env::var("RUST_LOG").ok().filter(|value| !value.is_empty());
         Self { names, rust_log }
     }
 
@@ -40,10 +38,7 @@ impl Environment {
                 Some(meant) => {
                     format!("unknown environment variable {name}; did you mean {PREFIX}{meant}?")
                 }
-                None => format!(
-                    "unknown environment variable {name}; known: {}",
-                    known.join(", ")
-                ),
+                None => format!("unknown environment variable {name}; known: {}", known.join(", ")),
             })
             .collect()
     }
@@ -61,11 +56,7 @@ mod tests {
 
     fn warnings(names: &[&str]) -> Vec<String> {
         let names = names.iter().map(ToString::to_string).collect();
-        Environment {
-            names,
-            rust_log: None,
-        }
-        .warnings(&KNOWN)
+        Environment { names, rust_log: None }.warnings(&KNOWN)
     }
 
     #[test]
@@ -82,11 +73,7 @@ mod tests {
 
     #[test]
     fn what_kubernetes_sets_for_a_service_of_this_name_is_nobodys_mistake() {
-        let names = [
-            "REDRIVE_PORT",
-            "REDRIVE_PORT_7433_TCP_ADDR",
-            "REDRIVE_SERVICE_HOST",
-        ];
+        let names = ["REDRIVE_PORT", "REDRIVE_PORT_7433_TCP_ADDR", "REDRIVE_SERVICE_HOST"];
         assert_eq!(warnings(&names), [""; 0]);
     }
 }

@@ -35,14 +35,8 @@ impl Invalid {
     pub(super) fn new(path: &Path, text: &str, mut found: Vec<Found>) -> Self {
         found.sort_by_key(|found| found.span.start);
         let file = path.display().to_string();
-        let problems = found
-            .into_iter()
-            .map(|found| Problem::locate(&file, text, found))
-            .collect();
-        Self {
-            path: path.into(),
-            problems,
-        }
+        let problems = found.into_iter().map(|found| Problem::locate(&file, text, found)).collect();
+        Self { path: path.into(), problems }
     }
 }
 
@@ -51,9 +45,7 @@ impl fmt::Display for Invalid {
         let count = self.problems.len();
         let problems = if count == 1 { "problem" } else { "problems" };
         write!(f, "{} has {count} {problems}", self.path.display())?;
-        self.problems
-            .iter()
-            .try_for_each(|problem| write!(f, "\n\n{problem}"))
+        self.problems.iter().try_for_each(|problem| write!(f, "\n\n{problem}"))
     }
 }
 
@@ -93,19 +85,13 @@ impl Problem {
             message: found.message,
             allowed: found.allowed,
             source: source.into(),
-            width: text[start.min(line_end)..end.min(line_end)]
-                .chars()
-                .count()
-                .max(1),
+            width: text[start.min(line_end)..end.min(line_end)].chars().count().max(1),
         }
     }
 
     /// The problem in one line.
     pub fn line(&self) -> String {
-        format!(
-            "{}:{}:{}: {}",
-            self.file, self.line, self.column, self.message
-        )
+        format!("{}:{}:{}: {}", self.file, self.line, self.column, self.message)
     }
 }
 
@@ -115,12 +101,7 @@ impl fmt::Display for Problem {
         let margin = " ".repeat(number.len());
         // A tab is as wide as the terminal says: repeat it, so that the caret stands right.
         let blank = |c| if c == '\t' { '\t' } else { ' ' };
-        let indent: String = self
-            .source
-            .chars()
-            .take(self.column - 1)
-            .map(blank)
-            .collect();
+        let indent: String = self.source.chars().take(self.column - 1).map(blank).collect();
         writeln!(f, "{}", self.line())?;
         writeln!(f, "{margin} |")?;
         writeln!(f, "{number} | {}", self.source)?;
@@ -134,10 +115,7 @@ impl fmt::Display for Problem {
 
 /// The last boundary between characters that is not after `at`.
 fn char_boundary(text: &str, at: usize) -> usize {
-    (0..=at.min(text.len()))
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or(0)
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
 /// The word that was probably meant.
@@ -146,12 +124,7 @@ pub(super) fn near_miss<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> 
     let given = plain(word);
     allowed
         .iter()
-        .map(|candidate| {
-            (
-                strsim::damerau_levenshtein(&given, &plain(candidate)),
-                *candidate,
-            )
-        })
+        .map(|candidate| (strsim::damerau_levenshtein(&given, &plain(candidate)), *candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
@@ -167,11 +140,7 @@ mod tests {
     use super::*;
 
     fn problem(text: &str, span: Range<usize>) -> Problem {
-        let found = Found {
-            span,
-            message: "no".into(),
-            allowed: None,
-        };
+        let found = Found { span, message: "no".into(), allowed: None };
         Problem::locate("f.toml", text, found)
     }
 
@@ -181,23 +150,14 @@ mod tests {
         let at = text.find('"').unwrap();
         let problem = problem(text, at..at + 4);
         assert_eq!(problem.line(), "f.toml:2:5: no");
-        assert_eq!(
-            problem.to_string(),
-            "f.toml:2:5: no\n  |\n2 | ü = \"ß\" # x\n  |     ^^^"
-        );
+        assert_eq!(problem.to_string(), "f.toml:2:5: no\n  |\n2 | ü = \"ß\" # x\n  |     ^^^");
     }
 
     #[test]
     fn the_end_of_the_file_is_a_place_too() {
         assert_eq!(problem("a = 1\n", 6..6).line(), "f.toml:2:1: no");
-        assert_eq!(
-            problem("a =", 3..3).to_string(),
-            "f.toml:1:4: no\n  |\n1 | a =\n  |    ^"
-        );
-        assert_eq!(
-            problem("", 0..0).to_string(),
-            "f.toml:1:1: no\n  |\n1 | \n  | ^"
-        );
+        assert_eq!(problem("a =", 3..3).to_string(), "f.toml:1:4: no\n  |\n1 | a =\n  |    ^");
+        assert_eq!(problem("", 0..0).to_string(), "f.toml:1:1: no\n  |\n1 | \n  | ^");
     }
 
     #[test]

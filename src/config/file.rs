@@ -17,14 +17,8 @@ use std::{
 use toml::de::DeTable;
 
 const KEYS: &[&str] = &["server", "defaults", "queues"];
-const SERVER_KEYS: &[&str] = &[
-    "listen",
-    "data",
-    "insecure",
-    "shutdown_timeout",
-    "log_format",
-    "log_level",
-];
+const SERVER_KEYS: &[&str] =
+    &["listen", "data", "insecure", "shutdown_timeout", "log_format", "log_level"];
 const LONGEST_SHUTDOWN: Duration = Duration::from_secs(3_600);
 
 /// What a file says.
@@ -51,12 +45,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
         return invalid(syntax_errors(text, &errors));
     }
     let problems = Problems::default();
-    let file = read(&Section::new(
-        String::new(),
-        KEYS,
-        table.get_ref(),
-        &problems,
-    ));
+    let file = read(&Section::new(String::new(), KEYS, table.get_ref(), &problems));
     match problems.into_found() {
         found if found.is_empty() => Ok(file),
         found => invalid(found),
@@ -69,43 +58,25 @@ fn syntax_errors(text: &str, errors: &[toml::de::Error]) -> Vec<Found> {
         .iter()
         .map(|error| Found {
             span: error.span().unwrap_or(0..0),
-            message: error
-                .message()
-                .trim_end_matches(", expected nothing")
-                .into(),
+            message: error.message().trim_end_matches(", expected nothing").into(),
             allowed: None,
         })
         .collect();
-    let line = |found: &Found| {
-        text.bytes()
-            .take(found.span.start)
-            .filter(|b| *b == b'\n')
-            .count()
-    };
+    let line = |found: &Found| text.bytes().take(found.span.start).filter(|b| *b == b'\n').count();
     found.sort_by_key(|found| found.span.start);
     found.dedup_by_key(|found| line(found));
     found
 }
 
 fn read(root: &Section<'_>) -> File {
-    let server = root
-        .section("server", SERVER_KEYS)
-        .as_ref()
-        .map(server)
-        .unwrap_or_default();
+    let server = root.section("server", SERVER_KEYS).as_ref().map(server).unwrap_or_default();
     let built_in = QueueSettings::default();
     let defaults = match root.section("defaults", queue::KEYS) {
         Some(section) => queue::read(&section, &built_in),
         None => built_in,
     };
     let queues = queues(root, &defaults);
-    File {
-        server,
-        settings: Settings {
-            defaults: Arc::new(defaults),
-            queues,
-        },
-    }
+    File { server, settings: Settings { defaults: Arc::new(defaults), queues } }
 }
 
 fn server(section: &Section<'_>) -> Server {

@@ -75,19 +75,13 @@ pub struct Overrides {
 impl Config {
     /// Reads the file named, or [`DEFAULT_FILE`] if there is one.
     pub fn load(overrides: &Overrides) -> Result<Self, ConfigError> {
-        let path = overrides
-            .config
-            .as_deref()
-            .unwrap_or_else(|| Path::new(DEFAULT_FILE));
+        let path = overrides.config.as_deref().unwrap_or_else(|| Path::new(DEFAULT_FILE));
         match fs::read_to_string(path) {
             Ok(text) => Self::resolve(overrides, Some((path, &text))),
             Err(error) if error.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {
                 Self::resolve(overrides, None)
             }
-            Err(error) => Err(ConfigError::Unreadable {
-                path: path.into(),
-                error,
-            }),
+            Err(error) => Err(ConfigError::Unreadable { path: path.into(), error }),
         }
     }
 
@@ -103,10 +97,7 @@ impl Config {
         let over = overrides.clone();
         Ok(Self {
             listen: over.listen.or(server.listen).unwrap_or(DEFAULT_LISTEN),
-            data: over
-                .data
-                .or(server.data)
-                .unwrap_or_else(|| DEFAULT_DATA.into()),
+            data: over.data.or(server.data).unwrap_or_else(|| DEFAULT_DATA.into()),
             insecure: over.insecure.or(server.insecure).unwrap_or(false),
             durability: over.durability.unwrap_or_default(),
             shutdown_timeout: server.shutdown_timeout.unwrap_or(DEFAULT_SHUTDOWN_TIMEOUT),
@@ -124,11 +115,7 @@ impl Config {
     /// An address that others can reach needs somebody who says that this is meant.
     pub fn check_exposure(&self) -> Result<(), Exposed> {
         let reachable = !self.listen.ip().to_canonical().is_loopback();
-        if reachable && !self.insecure {
-            Err(Exposed(self.listen))
-        } else {
-            Ok(())
-        }
+        if reachable && !self.insecure { Err(Exposed(self.listen)) } else { Ok(()) }
     }
 
     /// The keys of `[server]` in which `self` differs: they need a restart.
@@ -137,10 +124,7 @@ impl Config {
             ("listen", self.listen != running.listen),
             ("data", self.data != running.data),
             ("insecure", self.insecure != running.insecure),
-            (
-                "shutdown_timeout",
-                self.shutdown_timeout != running.shutdown_timeout,
-            ),
+            ("shutdown_timeout", self.shutdown_timeout != running.shutdown_timeout),
             ("log_format", self.log.format != running.log.format),
             ("log_level", self.log.level != running.log.level),
         ]
@@ -178,9 +162,7 @@ pub struct NamedPolicy {
 fn policies(settings: &Settings) -> Vec<NamedPolicy> {
     let mut queues: Vec<_> = settings.queues.iter().collect();
     queues.sort_by_key(|(name, _)| *name);
-    let queues = queues
-        .into_iter()
-        .map(|(name, queue)| (Some(name.to_string()), queue));
+    let queues = queues.into_iter().map(|(name, queue)| (Some(name.to_string()), queue));
     std::iter::once((None, &settings.defaults))
         .chain(queues)
         .flat_map(|(name, queue)| of_queue(name, queue))
@@ -188,21 +170,13 @@ fn policies(settings: &Settings) -> Vec<NamedPolicy> {
 }
 
 fn of_queue(queue: Option<String>, settings: &QueueSettings) -> Vec<NamedPolicy> {
-    let own = NamedPolicy {
-        queue: queue.clone(),
-        rule: None,
-        policy: settings.policy.clone(),
-    };
+    let own = NamedPolicy { queue: queue.clone(), rule: None, policy: settings.policy.clone() };
     let of_rules = settings.rules.iter().filter_map(|rule| {
         let Then::Policy(over) = &rule.then else {
             return None;
         };
         let policy = settings.policy.apply(over);
-        Some(NamedPolicy {
-            queue: queue.clone(),
-            rule: Some(rule.name.clone()),
-            policy,
-        })
+        Some(NamedPolicy { queue: queue.clone(), rule: Some(rule.name.clone()), policy })
     });
     std::iter::once(own).chain(of_rules).collect()
 }
@@ -217,9 +191,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
             place += &format!(" {rule}");
         }
         let warnings = named.policy.warnings();
-        warnings
-            .into_iter()
-            .map(move |warning| format!("{place}: {warning}"))
+        warnings.into_iter().map(move |warning| format!("{place}: {warning}"))
     };
     policies(settings).into_iter().flat_map(of_policy).collect()
 }

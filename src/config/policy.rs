@@ -46,14 +46,9 @@ fn named(section: &Section<'_>, at: Span, name: &str) -> PolicyOverride {
     let preset = Preset::parse(name);
     if preset.is_none() {
         let names = Preset::ALL.map(Preset::name);
-        section
-            .problems()
-            .report_word(at, &format!("unknown preset {name:?}"), name, &names);
+        section.problems().report_word(at, &format!("unknown preset {name:?}"), name, &names);
     }
-    PolicyOverride {
-        preset,
-        ..PolicyOverride::default()
-    }
+    PolicyOverride { preset, ..PolicyOverride::default() }
 }
 
 fn from_table(table: &Section<'_>) -> PolicyOverride {
@@ -61,11 +56,7 @@ fn from_table(table: &Section<'_>) -> PolicyOverride {
     let over = PolicyOverride {
         preset: table.word("preset", &Preset::ALL.map(Preset::name), Preset::parse),
         max_retries: table.small_integer("max_retries", 0..=MAX_RETRIES),
-        strategy: table.word(
-            "strategy",
-            &Strategy::ALL.map(Strategy::as_str),
-            Strategy::parse,
-        ),
+        strategy: table.word("strategy", &Strategy::ALL.map(Strategy::as_str), Strategy::parse),
         base_delay: delay("base_delay"),
         factor: table.float("factor"),
         max_delay: delay("max_delay"),

@@ -78,9 +78,7 @@ pub(super) fn read(section: &Section<'_>, base: &QueueSettings) -> QueueSettings
         // Kept for no time at all is not kept.
         completed_retention: section
             .duration("completed_retention", up_to(LONGEST_RETENTION))
-            .map_or(base.completed_retention, |kept| {
-                Some(kept).filter(|kept| !kept.is_zero())
-            }),
+            .map_or(base.completed_retention, |kept| Some(kept).filter(|kept| !kept.is_zero())),
         breaker: breaker(section, &base.breaker),
         dead_letters: dead_letters(section, &base.dead_letters),
     };
@@ -109,10 +107,8 @@ fn check_together(section: &Section<'_>, base: &QueueSettings, settings: &QueueS
             && base.policy.apply(over).validate().is_ok()
             && let Err(error) = settings.policy.apply(over).validate()
         {
-            let message = format!(
-                "policy: does not go with the inherited {}: {}",
-                rule.name, error.message
-            );
+            let message =
+                format!("policy: does not go with the inherited {}: {}", rule.name, error.message);
             section.problems().report(at.clone(), message);
         }
     }
@@ -146,18 +142,15 @@ fn dead_letters(section: &Section<'_>, base: &DeadLetterSettings) -> DeadLetterS
     let Some(given) = section.section("dead_letters", DEAD_LETTER_KEYS) else {
         return base.clone();
     };
-    let retention = given.parsed(
-        "retention",
-        "a duration in quotes such as \"30d\", or \"forever\"",
-        |text| match text {
-            "forever" => Ok(None),
-            text => duration_within(text, &(ONE_SECOND..=LONGEST_RETENTION)).map(Some),
-        },
-    );
+    let retention =
+        given.parsed("retention", "a duration in quotes such as \"30d\", or \"forever\"", |text| {
+            match text {
+                "forever" => Ok(None),
+                text => duration_within(text, &(ONE_SECOND..=LONGEST_RETENTION)).map(Some),
+            }
+        });
     DeadLetterSettings {
-        max_entries: given
-            .integer("max_entries", 1..=MOST_JOBS)
-            .unwrap_or(base.max_entries),
+        max_entries: given.integer("max_entries", 1..=MOST_JOBS).unwrap_or(base.max_entries),
         retention: retention.unwrap_or(base.retention),
         breaker: breaker(&given, &base.breaker),
     }

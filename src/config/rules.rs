@@ -8,13 +8,7 @@ use crate::domain::{
 };
 use toml::{Spanned, de::DeValue};
 
-const KEYS: &[&str] = &[
-    "error_type",
-    "http_status",
-    "message_contains",
-    "policy",
-    "action",
-];
+const KEYS: &[&str] = &["error_type", "http_status", "message_contains", "policy", "action"];
 const ACTIONS: [&str; 3] = ["dead-letter", "release", "hold"];
 
 /// Reads `rules`; their policies stand on top of the queue's.
@@ -71,16 +65,10 @@ fn read_one(
     let over = policy::read(rule, queue).map(Then::Policy);
     match (rule.key_span("action"), rule.key_span("policy")) {
         (Some(at), Some(_)) => {
-            problems.report(
-                at,
-                format!("rules[{index}]: has both policy and action; keep one"),
-            );
+            problems.report(at, format!("rules[{index}]: has both policy and action; keep one"));
         }
         (None, None) => {
-            problems.report(
-                item.span(),
-                format!("rules[{index}]: needs a policy or an action"),
-            );
+            problems.report(item.span(), format!("rules[{index}]: needs a policy or an action"));
         }
         _ => {}
     }

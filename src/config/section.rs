@@ -20,21 +20,13 @@ pub(super) struct Problems(RefCell<Vec<Found>>);
 
 impl Problems {
     pub(super) fn report(&self, span: Span, message: impl Into<String>) {
-        self.add(Found {
-            span,
-            message: message.into(),
-            allowed: None,
-        });
+        self.add(Found { span, message: message.into(), allowed: None });
     }
 
     /// A word that is none of those allowed.
     pub(super) fn report_word(&self, span: Span, message: &str, word: &str, allowed: &[&str]) {
         let message = format!("{message}{}", did_you_mean(word, allowed));
-        self.add(Found {
-            span,
-            message,
-            allowed: Some(allowed.join(", ")),
-        });
+        self.add(Found { span, message, allowed: Some(allowed.join(", ")) });
     }
 
     fn add(&self, found: Found) {
@@ -77,12 +69,7 @@ impl<'a> Section<'a> {
                 problems.report_word(key.span(), &message, word, keys);
             }
         }
-        Self {
-            name,
-            keys,
-            table,
-            problems,
-        }
+        Self { name, keys, table, problems }
     }
 
     pub(super) fn problems(&self) -> &'a Problems {
@@ -90,10 +77,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
-        debug_assert!(
-            self.keys.contains(&key),
-            "{key} is missing in the list of keys"
-        );
+        debug_assert!(self.keys.contains(&key), "{key} is missing in the list of keys");
         self.table.get(key)
     }
 
@@ -104,10 +88,7 @@ impl<'a> Section<'a> {
 
     pub(super) fn wrong_type(&self, key: &str, expected: &str, value: &Spanned<DeValue<'_>>) {
         let found = article(value.get_ref().type_str());
-        self.problems.report(
-            value.span(),
-            format!("{key}: must be {expected}, not {found}"),
-        );
+        self.problems.report(value.span(), format!("{key}: must be {expected}, not {found}"));
     }
 
     /// A value that this reader understands, or a note of what was expected.
@@ -148,8 +129,7 @@ impl<'a> Section<'a> {
 
     /// The value, or a note of what is wrong with it.
     pub(super) fn noted<T>(&self, key: &str, at: Span, read: Result<T, String>) -> Option<T> {
-        read.map_err(|why| self.problems.report(at, format!("{key}: {why}")))
-            .ok()
+        read.map_err(|why| self.problems.report(at, format!("{key}: {why}"))).ok()
     }
 
     /// One of a few words.
@@ -178,10 +158,7 @@ impl<'a> Section<'a> {
         let expected = "a list of durations such as [\"1s\", \"1m\"]";
         let (items, span) = self.read(key, expected, DeValue::as_array)?;
         if items.is_empty() {
-            self.problems.report(
-                span,
-                format!("{key}: give at least one, or leave the key out"),
-            );
+            self.problems.report(span, format!("{key}: give at least one, or leave the key out"));
         }
         let read = |item: &Spanned<DeValue<'_>>| match item.get_ref().as_str() {
             Some(text) => self.noted(key, item.span(), duration::parse(text)),
@@ -200,8 +177,7 @@ impl<'a> Section<'a> {
 
     pub(super) fn small_integer(&self, key: &str, range: RangeInclusive<u32>) -> Option<u32> {
         let range = u64::from(*range.start())..=u64::from(*range.end());
-        self.integer(key, range)
-            .and_then(|number| u32::try_from(number).ok())
+        self.integer(key, range).and_then(|number| u32::try_from(number).ok())
     }
 
     pub(super) fn float(&self, key: &str) -> Option<f64> {
@@ -241,15 +217,9 @@ fn whole_number(value: &DeValue<'_>) -> Option<i128> {
 }
 
 fn number_within(number: i128, range: &RangeInclusive<u64>) -> Result<u64, String> {
-    let fits = u64::try_from(number)
-        .ok()
-        .filter(|number| range.contains(number));
+    let fits = u64::try_from(number).ok().filter(|number| range.contains(number));
     fits.ok_or_else(|| {
-        format!(
-            "must be between {} and {}, not {number}",
-            range.start(),
-            range.end()
-        )
+        format!("must be between {} and {}, not {number}", range.start(), range.end())
     })
 }
 
@@ -262,11 +232,7 @@ pub(super) fn duration_within(
     if range.contains(&given) {
         Ok(given)
     } else if least.is_zero() {
-        Err(format!(
-            "must be at most {}, not {}",
-            human(most),
-            human(given)
-        ))
+        Err(format!("must be at most {}, not {}", human(most), human(given)))
     } else {
         let (least, most, given) = (human(least), human(most), human(given));
         Err(format!("must be between {least} and {most}, not {given}"))
@@ -274,10 +240,6 @@ pub(super) fn duration_within(
 }
 
 fn article(kind: &str) -> String {
-    let article = if kind.starts_with(['a', 'i']) {
-        "an"
-    } else {
-        "a"
-    };
+    let article = if kind.starts_with(['a', 'i']) { "an" } else { "a" };
     format!("{article} {kind}")
 }

@@ -31,18 +31,10 @@ impl RetryPolicy {
 
         if self.jitter == Jitter::Decorrelated {
             let explanation = self.explain_decorrelated(previous_ms, &spread, delay);
-            return Backoff {
-                computed: delay,
-                delay,
-                explanation,
-            };
+            return Backoff { computed: delay, delay, explanation };
         }
         let explanation = self.explain(n.max(1), grown_ms, delay);
-        Backoff {
-            computed: from_ms(d_ms),
-            delay,
-            explanation,
-        }
+        Backoff { computed: from_ms(d_ms), delay, explanation }
     }
 
     /// For retry `n`: the delay before jitter, the shortest and the longest after it. Decorrelated
@@ -51,11 +43,7 @@ impl RetryPolicy {
     pub fn bounds(&self, n: u32) -> (Duration, Duration, Duration) {
         let d_ms = self.grown_ms(n).min(self.cap_ms());
         let spread = self.spread(d_ms, self.longest_previous_ms(n, d_ms));
-        (
-            from_ms(d_ms),
-            from_ms(spread.at(0.0)),
-            from_ms(spread.at(1.0)),
-        )
+        (from_ms(d_ms), from_ms(spread.at(0.0)), from_ms(spread.at(1.0)))
     }
 
     /// The longest delay that decorrelated jitter can have chosen before retry `n`, step by step
@@ -77,12 +65,9 @@ impl RetryPolicy {
         // The limit keeps a policy that was never validated from looping for minutes.
         (1..=self.max_retries.min(MAX_RETRIES))
             .map(|n| self.bounds(n))
-            .fold(
-                (Duration::ZERO, Duration::ZERO),
-                |(least, most), (_, min, max)| {
-                    (least.saturating_add(min), most.saturating_add(max))
-                },
-            )
+            .fold((Duration::ZERO, Duration::ZERO), |(least, most), (_, min, max)| {
+                (least.saturating_add(min), most.saturating_add(max))
+            })
     }
 
     /// How long the policy keeps trying, for people: `4 attempts over 7s to 8.75s`.
@@ -94,11 +79,7 @@ impl RetryPolicy {
         match self.total_bounds() {
             (least, most) if least == most => format!("{attempts} attempts over {}", human(most)),
             (least, most) => {
-                format!(
-                    "{attempts} attempts over {} to {}",
-                    human(least),
-                    human(most)
-                )
+                format!("{attempts} attempts over {} to {}", human(least), human(most))
             }
         }
     }
@@ -119,10 +100,7 @@ impl RetryPolicy {
     }
 
     fn listed(&self, n: u32) -> Option<Duration> {
-        self.delays
-            .get(n as usize - 1)
-            .or_else(|| self.delays.last())
-            .copied()
+        self.delays.get(n as usize - 1).or_else(|| self.delays.last()).copied()
     }
 
     fn cap_ms(&self) -> f64 {
@@ -220,11 +198,7 @@ fn fibonacci(n: u32) -> f64 {
 
 /// A delay that can exist. Zero times infinity is NaN here: no base, no delay.
 fn sane(ms: f64) -> f64 {
-    if ms.is_nan() {
-        0.0
-    } else {
-        ms.clamp(0.0, to_ms(LONGEST_DELAY))
-    }
+    if ms.is_nan() { 0.0 } else { ms.clamp(0.0, to_ms(LONGEST_DELAY)) }
 }
 
 fn fraction(x: f64) -> f64 {

@@ -25,13 +25,8 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    pub const ALL: [Self; 5] = [
-        Self::Exponential,
-        Self::Linear,
-        Self::Fixed,
-        Self::Fibonacci,
-        Self::List,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Exponential, Self::Linear, Self::Fixed, Self::Fibonacci, Self::List];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -44,9 +39,7 @@ impl Strategy {
     }
 
     pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|strategy| strategy.as_str() == word)
+        Self::ALL.into_iter().find(|strategy| strategy.as_str() == word)
     }
 }
 
@@ -126,11 +119,7 @@ impl RetryPolicy {
             base_delay: over.base_delay.unwrap_or(from.base_delay),
             factor: over.factor.unwrap_or(from.factor),
             max_delay: over.max_delay.unwrap_or(from.max_delay),
-            delays: if over.delays.is_empty() {
-                from.delays
-            } else {
-                over.delays.clone()
-            },
+            delays: if over.delays.is_empty() { from.delays } else { over.delays.clone() },
             jitter: over.jitter.unwrap_or(from.jitter),
             jitter_fraction: over.jitter_fraction.unwrap_or(from.jitter_fraction),
             jitter_max: over.jitter_max.unwrap_or(from.jitter_max),
@@ -154,17 +143,11 @@ impl RetryPolicy {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let lists = self.strategy == Strategy::List && self.jitter != Jitter::Decorrelated;
-        let longest_asked = if lists {
-            self.delays.iter().max()
-        } else {
-            Some(&self.base_delay)
-        };
+        let longest_asked = if lists { self.delays.iter().max() } else { Some(&self.base_delay) };
         if let Some(asked) = longest_asked.filter(|asked| **asked > self.max_delay) {
             let field = if lists { "delays" } else { "base_delay" };
             let (asked, cap) = (human(*asked), human(self.max_delay));
-            warnings.push(format!(
-                "{field} asks for {asked} but max_delay cuts it to {cap}"
-            ));
+            warnings.push(format!("{field} asks for {asked} but max_delay cuts it to {cap}"));
         }
         if !lists && !self.delays.is_empty() {
             let cause = match self.jitter {
@@ -209,23 +192,14 @@ impl PolicyOverride {
         let mut refuse = |field, message| problems.push(PolicyError { field, message });
 
         if let Some(n) = self.max_retries.filter(|n| *n > MAX_RETRIES) {
-            refuse(
-                "max_retries",
-                format!("must be between 0 and {MAX_RETRIES}, not {n}"),
-            );
+            refuse("max_retries", format!("must be between 0 and {MAX_RETRIES}, not {n}"));
         }
         // Negated, because NaN is inside no range.
         if let Some(x) = self.factor.filter(|x| !(1.0..=MAX_FACTOR).contains(x)) {
-            refuse(
-                "factor",
-                format!("must be between 1 and {MAX_FACTOR}, not {x}"),
-            );
+            refuse("factor", format!("must be between 1 and {MAX_FACTOR}, not {x}"));
         }
         if let Some(x) = self.jitter_fraction.filter(|x| !(0.0..=1.0).contains(x)) {
-            refuse(
-                "jitter_fraction",
-                format!("must be between 0 and 1, not {x}"),
-            );
+            refuse("jitter_fraction", format!("must be between 0 and 1, not {x}"));
         }
         for (field, given) in [
             ("base_delay", self.base_delay),
@@ -241,17 +215,11 @@ impl PolicyOverride {
         }
         if self.delays.len() > MAX_LISTED_DELAYS {
             let given = self.delays.len();
-            refuse(
-                "delays",
-                format!("must be at most {MAX_LISTED_DELAYS} delays, not {given}"),
-            );
+            refuse("delays", format!("must be at most {MAX_LISTED_DELAYS} delays, not {given}"));
         }
         if let Some(d) = self.delays.iter().find(|d| **d > LONGEST_DELAY) {
             let (limit, given) = (human(LONGEST_DELAY), human(*d));
-            refuse(
-                "delays",
-                format!("each must be at most {limit}, not {given}"),
-            );
+            refuse("delays", format!("each must be at most {limit}, not {given}"));
         }
         problems
     }

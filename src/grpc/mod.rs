@@ -114,15 +114,10 @@ fn router<S: Store>(
     facts: &Arc<ServerFacts>,
 ) -> Result<Router, ServeError> {
     let largest = broker.limits().batch_bytes + ABOVE_BATCH;
-    let queue = QueueServiceServer::new(queue_service::QueueApi {
-        broker: broker.clone(),
-    })
-    .max_decoding_message_size(largest)
-    .max_encoding_message_size(largest);
-    let admin = admin_service::AdminApi {
-        broker: broker.clone(),
-        facts: facts.clone(),
-    };
+    let queue = QueueServiceServer::new(queue_service::QueueApi { broker: broker.clone() })
+        .max_decoding_message_size(largest)
+        .max_encoding_message_size(largest);
+    let admin = admin_service::AdminApi { broker: broker.clone(), facts: facts.clone() };
     let admin = AdminServiceServer::new(admin)
         .max_decoding_message_size(largest)
         .max_encoding_message_size(largest);
@@ -130,6 +125,8 @@ fn router<S: Store>(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // So that tools can show the details of an error.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     // tonic passes its own defaults on, and some of them switch off what hyper and h2 protect by.
     let router = Server::builder()
@@ -174,12 +171,7 @@ fn context<'a, S: Store>(
     settings: &'a Settings,
     trace: &'a [(String, String)],
 ) -> convert::Context<'a> {
-    convert::Context {
-        limits: broker.limits(),
-        settings,
-        now: broker.store().now(),
-        trace,
-    }
+    convert::Context { limits: broker.limits(), settings, now: broker.store().now(), trace }
 }
 
 #[cfg(test)]

@@ -36,14 +36,7 @@ struct Explanation {
 impl Explanation {
     fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self {
-            code,
-            reason,
-            message,
-            fields: vec![],
-            retry_after: None,
-            facts: vec![],
-        }
+        Self { code, reason, message, fields: vec![], retry_after: None, facts: vec![] }
     }
 
     fn field(mut self, field: &str) -> Self {
@@ -62,11 +55,8 @@ impl Explanation {
     }
 
     fn into_status(self) -> Status {
-        let facts: HashMap<_, _> = self
-            .facts
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let facts: HashMap<_, _> =
+            self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let mut details = ErrorDetails::with_error_info(self.reason, DOMAIN, facts);
         for (field, message) in self.fields {
             details.add_bad_request_violation(field, message);
@@ -89,12 +79,7 @@ impl Explanation {
             message: self.message,
             retryable: self.retry_after.is_some(),
             retry_after: self.retry_after.map(duration_out),
-            field: self
-                .fields
-                .into_iter()
-                .next()
-                .map(|(field, _)| field)
-                .unwrap_or_default(),
+            field: self.fields.into_iter().next().map(|(field, _)| field).unwrap_or_default(),
         }
     }
 }
@@ -131,10 +116,7 @@ pub(super) fn not_implemented(call: &str) -> Status {
 fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
     let messages: Vec<_> = found.iter().map(ToString::to_string).collect();
     let message = messages.join("; ");
-    let sizes: Vec<_> = found
-        .iter()
-        .filter_map(|violation| violation.body_too_large)
-        .collect();
+    let sizes: Vec<_> = found.iter().filter_map(|violation| violation.body_too_large).collect();
     let mut explanation = match sizes[..] {
         // Only if nothing else is wrong: shrinking the body would then be enough.
         [(bytes, limit), ..] if sizes.len() == found.len() => {

@@ -51,26 +51,15 @@ impl Store for Arc<Pretend> {
     }
 
     async fn claim(&self, _: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        let idle = |share: Share| Idle {
-            queue: share.queue,
-            reason: IdleReason::Empty,
-            until: None,
-        };
+        let idle =
+            |share: Share| Idle { queue: share.queue, reason: IdleReason::Empty, until: None };
         let idle = claim.shares.into_iter().map(idle).collect();
-        Ok(Claimed {
-            now: self.now(),
-            idle,
-            ..Claimed::default()
-        })
+        Ok(Claimed { now: self.now(), idle, ..Claimed::default() })
     }
 
     async fn settle(&self, _: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
         Ok(Settled {
-            acks: settlements
-                .acks
-                .iter()
-                .map(|_| Ok(Acked { already_gone: true }))
-                .collect(),
+            acks: settlements.acks.iter().map(|_| Ok(Acked { already_gone: true })).collect(),
             nacks: settlements.nacks.iter().map(|_| Err(LeaseLost)).collect(),
             extends: settlements.extends.iter().map(|_| Err(LeaseLost)).collect(),
             dead: Vec::new(),
@@ -94,11 +83,7 @@ impl Store for Arc<Pretend> {
     }
 
     async fn dead_letters(&self, _: DeadLetterQuery) -> Result<Option<DeadLetterPage>, StoreError> {
-        Ok(Some(DeadLetterPage {
-            jobs: Vec::new(),
-            next: None,
-            total: 0,
-        }))
+        Ok(Some(DeadLetterPage { jobs: Vec::new(), next: None, total: 0 }))
     }
 
     async fn queues(&self, _: Option<QueueName>, _: usize) -> Result<Vec<QueueView>, StoreError> {
@@ -126,13 +111,8 @@ impl Running {
     }
 
     async fn health(&self, service: &str) -> ServingStatus {
-        let request = HealthCheckRequest {
-            service: service.into(),
-        };
-        let reply = HealthClient::new(self.channel.clone())
-            .check(request)
-            .await
-            .unwrap();
+        let request = HealthCheckRequest { service: service.into() };
+        let reply = HealthClient::new(self.channel.clone()).check(request).await.unwrap();
         match reply.into_inner().status {
             1 => ServingStatus::Serving,
             2 => ServingStatus::NotServing,
@@ -142,10 +122,7 @@ impl Running {
 }
 
 async fn start(facts: ServerFacts) -> Running {
-    let store = Arc::new(Pretend {
-        health: Mutex::new(Health::Well),
-        enqueued: Mutex::default(),
-    });
+    let store = Arc::new(Pretend { health: Mutex::new(Health::Well), enqueued: Mutex::default() });
     let settings = Arc::default();
     let wakeups = Arc::new(Wakeups::default());
     let broker = Broker::new(store.clone(), wakeups, settings, Limits::default(), || 7);
@@ -157,53 +134,30 @@ async fn start(facts: ServerFacts) -> Running {
     }));
     let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
-    Running {
-        store,
-        address,
-        channel,
-        stop,
-        server,
-    }
+    Running { store, address, channel, stop, server }
 }
 
 fn job(job_type: &str) -> pb::EnqueueRequest {
     let body = Some(pb::enqueue_request::Body::Text("hi".into()));
-    pb::EnqueueRequest {
-        queue: "q".into(),
-        r#type: job_type.into(),
-        body,
-        ..Default::default()
-    }
+    pb::EnqueueRequest { queue: "q".into(), r#type: job_type.into(), body, ..Default::default() }
 }
 
 #[tokio::test]
 async fn a_job_goes_in_with_the_trace_of_its_call() {
     let running = start(ServerFacts::default()).await;
     let mut request = Request::new(job("t"));
-    request
-        .metadata_mut()
-        .insert("traceparent", "00-aa".parse().unwrap());
+    request.metadata_mut().insert("traceparent", "00-aa".parse().unwrap());
     let reply = running.queue().enqueue(request).await.unwrap().into_inner();
-    assert_eq!(
-        (reply.job_id.as_str(), reply.state()),
-        ("made", pb::JobState::Ready)
-    );
+    assert_eq!((reply.job_id.as_str(), reply.state()), ("made", pb::JobState::Ready));
     let kept = running.store.enqueued.lock().unwrap();
-    assert_eq!(
-        kept[0].headers,
-        [("traceparent".to_owned(), "00-aa".to_owned())]
-    );
+    assert_eq!(kept[0].headers, [("traceparent".to_owned(), "00-aa".to_owned())]);
 }
 
 #[tokio::test]
 async fn bad_and_refused_items_stand_between_the_good_ones() {
     let running = start(ServerFacts::default()).await;
     let jobs = vec![job("t"), job(""), job("full"), job("t")];
-    let reply = running
-        .queue()
-        .enqueue_batch(pb::EnqueueBatchRequest { jobs })
-        .await
-        .unwrap();
+    let reply = running.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
     let reasons: Vec<_> = reply
         .into_inner()
         .results
@@ -224,66 +178,29 @@ async fn a_body_of_two_megabytes_meets_our_own_limit() {
     let status = running.queue().enqueue(large).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     let info = status.get_details_error_info().unwrap();
-    assert_eq!(
-        (info.reason.as_str(), info.domain.as_str()),
-        ("BODY_TOO_LARGE", "redrive")
-    );
+    assert_eq!((info.reason.as_str(), info.domain.as_str()), ("BODY_TOO_LARGE", "redrive"));
 }
 
 #[tokio::test]
 async fn refusals_reach_the_caller_with_their_reason() {
     let running = start(ServerFacts::default()).await;
-    let lease = Lease {
-        number: 1,
-        delivery: 1,
-        nonce: 1,
-    }
-    .to_string();
-    let error = Some(pb::Failure {
-        r#type: "E".into(),
-        ..Default::default()
-    });
-    let nack = pb::NackRequest {
-        lease,
-        error,
-        ..Default::default()
-    };
+    let lease = Lease { number: 1, delivery: 1, nonce: 1 }.to_string();
+    let error = Some(pb::Failure { r#type: "E".into(), ..Default::default() });
+    let nack = pb::NackRequest { lease, error, ..Default::default() };
     let mut admin = AdminServiceClient::new(running.channel.clone());
     let info = pb::GetServerInfoRequest {};
     let info = admin.get_server_info(info).await.unwrap().into_inner();
-    assert_eq!(
-        (info.engine.as_str(), info.limits["body"].as_str()),
-        ("embedded", "1 MiB")
-    );
-    let id = pb::GetJobRequest {
-        job_id: "x".into(),
-        queue: String::new(),
-    };
+    assert_eq!((info.engine.as_str(), info.limits["body"].as_str()), ("embedded", "1 MiB"));
+    let id = pb::GetJobRequest { job_id: "x".into(), queue: String::new() };
     let statuses = [
         (running.queue().nack(nack).await.unwrap_err(), "LEASE_LOST"),
         (admin.get_job(id).await.unwrap_err(), "JOB_NOT_FOUND"),
         (
-            admin
-                .list_queues(pb::ListQueuesRequest::default())
-                .await
-                .unwrap_err(),
+            admin.list_queues(pb::ListQueuesRequest::default()).await.unwrap_err(),
             "STORE_UNAVAILABLE",
         ),
-        (
-            admin
-                .list_jobs(pb::ListJobsRequest::default())
-                .await
-                .unwrap_err(),
-            "NOT_IMPLEMENTED",
-        ),
-        (
-            running
-                .queue()
-                .work(tokio_stream::empty())
-                .await
-                .unwrap_err(),
-            "NOT_IMPLEMENTED",
-        ),
+        (admin.list_jobs(pb::ListJobsRequest::default()).await.unwrap_err(), "NOT_IMPLEMENTED"),
+        (running.queue().work(tokio_stream::empty()).await.unwrap_err(), "NOT_IMPLEMENTED"),
     ];
     for (status, reason) in statuses {
         assert_eq!(status.get_details_error_info().unwrap().reason, reason);
@@ -291,15 +208,8 @@ async fn refusals_reach_the_caller_with_their_reason() {
 }
 
 fn long_poll() -> pb::ClaimRequest {
-    let wait = Some(prost_types::Duration {
-        seconds: 30,
-        nanos: 0,
-    });
-    pb::ClaimRequest {
-        queues: vec!["q".into()],
-        wait,
-        ..Default::default()
-    }
+    let wait = Some(prost_types::Duration { seconds: 30, nanos: 0 });
+    pb::ClaimRequest { queues: vec!["q".into()], wait, ..Default::default() }
 }
 
 #[tokio::test]
@@ -327,10 +237,7 @@ async fn a_shutdown_sends_waiting_workers_home() {
 #[tokio::test]
 async fn a_connection_that_says_nothing_does_not_hold_up_a_shutdown() {
     let within = Duration::from_millis(300);
-    let facts = ServerFacts {
-        shutdown_within: within,
-        ..ServerFacts::default()
-    };
+    let facts = ServerFacts { shutdown_within: within, ..ServerFacts::default() };
     let running = start(facts).await;
     let silent = TcpStream::connect(running.address).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -342,11 +249,7 @@ async fn a_connection_that_says_nothing_does_not_hold_up_a_shutdown() {
 
 #[tokio::test]
 async fn connections_beyond_the_bound_wait_for_a_place() {
-    let running = start(ServerFacts {
-        connections_max: 1,
-        ..ServerFacts::default()
-    })
-    .await;
+    let running = start(ServerFacts { connections_max: 1, ..ServerFacts::default() }).await;
     let mut second = TcpStream::connect(running.address).await.unwrap();
     let mut byte = [0];
     let read = tokio::time::timeout(Duration::from_millis(300), second.read(&mut byte)).await;
@@ -359,20 +262,12 @@ async fn connections_beyond_the_bound_wait_for_a_place() {
 async fn health_follows_the_store_for_every_service() {
     let running = start(ServerFacts::default()).await;
     for service in SERVICES {
-        assert_eq!(
-            running.health(service).await,
-            ServingStatus::Serving,
-            "{service}"
-        );
+        assert_eq!(running.health(service).await, ServingStatus::Serving, "{service}");
     }
     *running.store.health.lock().unwrap() = Health::Stopped("pretending".into());
     tokio::time::sleep(HEALTH_EVERY + Duration::from_millis(300)).await;
     for service in SERVICES {
-        assert_eq!(
-            running.health(service).await,
-            ServingStatus::NotServing,
-            "{service}"
-        );
+        assert_eq!(running.health(service).await, ServingStatus::NotServing, "{service}");
     }
 }
 

@@ -40,10 +40,7 @@ impl<'a> Banner<'a> {
         let mut line = |label, value: &str| text.push_str(&format!("  {label:<12}{value}\n"));
         line("gRPC", &self.address.to_string());
         if !self.address.ip().to_canonical().is_loopback() {
-            line(
-                "access",
-                "open: everybody who reaches this address may do everything",
-            );
+            line("access", "open: everybody who reaches this address may do everything");
         }
         line("data", &self.data.display().to_string());
         line(
@@ -56,10 +53,7 @@ impl<'a> Banner<'a> {
             },
         );
         line("config", &self.config());
-        line(
-            "retries",
-            &format!("{}, unless a queue says otherwise", self.policy.horizon()),
-        );
+        line("retries", &format!("{}, unless a queue says otherwise", self.policy.horizon()));
         text.push_str("\nTry it, in another terminal:\n");
         text.push_str(&self.first_command());
         text
@@ -127,10 +121,7 @@ Try it, in another terminal:
     #[test]
     fn an_open_server_says_so_and_the_command_still_reaches_it() {
         let open = text("0.0.0.0:7000", Durability::Fsync, None, false);
-        assert!(
-            open.contains("  gRPC        0.0.0.0:7000\n  access      open: "),
-            "{open}"
-        );
+        assert!(open.contains("  gRPC        0.0.0.0:7000\n  access      open: "), "{open}");
         assert!(open.contains(" 127.0.0.1:7000 redrive.v1."), "{open}");
         let open = text("[::]:7000", Durability::Fsync, None, false);
         assert!(open.contains(" [::1]:7000 redrive.v1."), "{open}");
@@ -138,20 +129,10 @@ Try it, in another terminal:
 
     #[test]
     fn a_file_that_was_only_found_is_pointed_out() {
-        let found = text(
-            "127.0.0.1:1",
-            Durability::Fsync,
-            Some("/a/redrive.toml"),
-            false,
-        );
+        let found = text("127.0.0.1:1", Durability::Fsync, Some("/a/redrive.toml"), false);
         let line = "  config      /a/redrive.toml (found in the working directory)\n";
         assert!(found.contains(line), "{found}");
-        let named = text(
-            "127.0.0.1:1",
-            Durability::Fsync,
-            Some("/a/redrive.toml"),
-            true,
-        );
+        let named = text("127.0.0.1:1", Durability::Fsync, Some("/a/redrive.toml"), true);
         assert!(named.contains("  config      /a/redrive.toml\n"), "{named}");
     }
 

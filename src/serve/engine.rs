@@ -14,10 +14,8 @@ use std::{future::Future, sync::Arc};
 use tokio::net::TcpListener;
 
 pub(super) fn open_store(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embedded, OpenError> {
-    let options = Options {
-        sync: config.durability == Durability::Fsync,
-        ..Options::new(&config.data)
-    };
+    let options =
+        Options { sync: config.durability == Durability::Fsync, ..Options::new(&config.data) };
     Embedded::open(options, Arc::new(SystemClock::new()), wakeups)
 }
 
@@ -33,7 +31,5 @@ pub(super) async fn serve_grpc<S: Store>(
         shutdown_within: config.shutdown_timeout,
         ..ServerFacts::default()
     };
-    grpc::serve(broker, listener, facts, stop)
-        .await
-        .map_err(|error| error.to_string())
+    grpc::serve(broker, listener, facts, stop).await.map_err(|error| error.to_string())
 }

@@ -4,9 +4,7 @@ use std::{io, net::SocketAddr};
 use tokio::net::TcpListener;
 
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| explain(address, &error))
+    TcpListener::bind(address).await.map_err(|error| explain(address, &error))
 }
 
 fn explain(address: SocketAddr, error: &io::Error) -> String {

@@ -7,9 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 pub(super) fn start(log: &Log) -> Result<(), Error> {
     let terminal = io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter(log)?)
-        .with_writer(io::stderr);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter(log)?).with_writer(io::stderr);
     let started = match log.format {
         LogFormat::Auto if !terminal => lines.json().flatten_event(true).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
@@ -24,10 +22,8 @@ pub(super) fn start(log: &Log) -> Result<(), Error> {
 
 fn filter(log: &Log) -> Result<EnvFilter, Error> {
     let directives = directives(log);
-    EnvFilter::try_new(&directives).map_err(|error| Error::LogFilter {
-        directives,
-        why: error.to_string(),
-    })
+    EnvFilter::try_new(&directives)
+        .map_err(|error| Error::LogFilter { directives, why: error.to_string() })
 }
 
 /// The libraries below say nothing that helps below a warning.
@@ -44,39 +40,24 @@ mod tests {
     use super::*;
 
     fn log(level: LogLevel, directives: Option<&str>) -> Log {
-        Log {
-            format: LogFormat::Auto,
-            level,
-            directives: directives.map(str::to_owned),
-        }
+        Log { format: LogFormat::Auto, level, directives: directives.map(str::to_owned) }
     }
 
     #[test]
     fn the_level_is_that_of_redrive_not_of_its_libraries() {
-        assert_eq!(
-            directives(&log(LogLevel::Debug, None)),
-            "warn,redrive=debug"
-        );
+        assert_eq!(directives(&log(LogLevel::Debug, None)), "warn,redrive=debug");
         assert_eq!(directives(&log(LogLevel::Error, None)), "error");
     }
 
     #[test]
     fn rust_log_goes_over_the_level() {
-        assert_eq!(
-            directives(&log(LogLevel::Info, Some("h2=trace"))),
-            "h2=trace"
-        );
+        assert_eq!(directives(&log(LogLevel::Info, Some("h2=trace"))), "h2=trace");
     }
 
     #[test]
     fn directives_that_cannot_be_read_are_refused_by_name() {
-        let error = filter(&log(LogLevel::Info, Some("redrive=loud")))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with("RUST_LOG=\"redrive=loud\" cannot be read: "),
-            "{error}"
-        );
+        let error = filter(&log(LogLevel::Info, Some("redrive=loud"))).unwrap_err().to_string();
+        assert!(error.starts_with("RUST_LOG=\"redrive=loud\" cannot be read: "), "{error}");
         for level in LogLevel::WORDS.into_iter().filter_map(LogLevel::parse) {
             assert!(filter(&log(level, None)).is_ok());
         }

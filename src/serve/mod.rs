@@ -54,9 +54,7 @@ pub fn run(config: Config, overrides: Overrides, warnings: &[String]) -> Result<
     for warning in warnings.iter().chain(&config.warnings) {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(start(config, overrides))
 }
 
@@ -65,13 +63,8 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
     let wakeups = Arc::new(Wakeups::default());
     let store = engine::open_store(&config, wakeups.clone())?;
-    let broker = Broker::new(
-        store,
-        wakeups,
-        config.settings.clone(),
-        Limits::default(),
-        env::random,
-    );
+    let broker =
+        Broker::new(store, wakeups, config.settings.clone(), Limits::default(), env::random);
     serve(broker, listener, config, overrides).await
 }
 
@@ -93,12 +86,7 @@ async fn serve<S: Store>(
     let stop = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let server = tokio::spawn(engine::serve_grpc(
-        broker.clone(),
-        listener,
-        config.clone(),
-        stop,
-    ));
+    let server = tokio::spawn(engine::serve_grpc(broker.clone(), listener, config.clone(), stop));
     let reloads = tokio::spawn(reload::at_every(hangup, broker.clone(), config, overrides));
     // Whoever reads it may have gone; that is no reason to stop.
     let _ = io::stdout().lock().write_all(banner.as_bytes());

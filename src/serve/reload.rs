@@ -19,10 +19,7 @@ pub(super) async fn at_every<S: Store>(
     // The file of the start is the file of every reload: when it is gone, that is an error and not a reason to forget
     // what it said.
     let config = overrides.config.or_else(|| running.source.clone());
-    let overrides = Overrides {
-        config,
-        ..overrides
-    };
+    let overrides = Overrides { config, ..overrides };
     while hangup.recv().await.is_some() {
         let plan = plan(&running, Config::load(&overrides));
         for problem in &plan.problems {
@@ -50,19 +47,12 @@ struct Plan {
 
 fn plan(running: &Config, loaded: Result<Config, ConfigError>) -> Plan {
     match loaded {
-        Err(error) => Plan {
-            problems: error.lines(),
-            ..Plan::default()
-        },
+        Err(error) => Plan { problems: error.lines(), ..Plan::default() },
         Ok(new) => {
             let needs_restart = |key| format!("[server] {key} has changed: this needs a restart");
             let warnings = new.restart_keys(running).into_iter().map(needs_restart);
             let warnings = warnings.chain(new.warnings.clone()).collect();
-            Plan {
-                settings: Some(new.settings),
-                warnings,
-                ..Plan::default()
-            }
+            Plan { settings: Some(new.settings), warnings, ..Plan::default() }
         }
     }
 }
@@ -73,10 +63,7 @@ mod tests {
     use std::path::Path;
 
     fn load(text: &str) -> Result<Config, ConfigError> {
-        Config::resolve(
-            &Overrides::default(),
-            Some((Path::new("redrive.toml"), text)),
-        )
+        Config::resolve(&Overrides::default(), Some((Path::new("redrive.toml"), text)))
     }
 
     #[test]
@@ -99,10 +86,7 @@ mod tests {
     fn what_needs_a_restart_is_named_and_the_rest_is_taken() {
         let text = "[server]\nlisten = \"127.0.0.1:1\"\n[queues.q]";
         let plan = plan(&load("").unwrap(), load(text));
-        assert_eq!(
-            plan.warnings,
-            ["[server] listen has changed: this needs a restart"]
-        );
+        assert_eq!(plan.warnings, ["[server] listen has changed: this needs a restart"]);
         assert!(plan.settings.is_some());
     }
 }

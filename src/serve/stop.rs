@@ -125,12 +125,7 @@ mod tests {
         let begin = || begun.store(true, Ordering::Relaxed);
         let server = tokio::spawn(pending());
         let ended = when_told(server, tokio::spawn(async {}), pending(), begin, LONG).await;
-        assert!(
-            ended
-                .unwrap_err()
-                .to_string()
-                .contains("nobody looks after what is due")
-        );
+        assert!(ended.unwrap_err().to_string().contains("nobody looks after what is due"));
         assert!(begun.into_inner());
     }
 }

@@ -26,17 +26,11 @@ completed_retention = "1h"
 "#;
 
 fn on_status(pattern: StatusPattern) -> Matcher {
-    Matcher {
-        http_status: Some(pattern),
-        ..Matcher::default()
-    }
+    Matcher { http_status: Some(pattern), ..Matcher::default() }
 }
 
 fn preset(preset: Preset) -> Then {
-    Then::Policy(PolicyOverride {
-        preset: Some(preset),
-        ..PolicyOverride::default()
-    })
+    Then::Policy(PolicyOverride { preset: Some(preset), ..PolicyOverride::default() })
 }
 
 #[test]
@@ -62,17 +56,10 @@ fn the_example_means_what_it_says() {
         ..Preset::Standard.policy()
     };
     assert_eq!(payments.policy, policy);
-    let plex = Matcher {
-        error_type: Some(Glob::new("PlexNotFound*")),
-        ..Matcher::default()
-    };
+    let plex = Matcher { error_type: Some(Glob::new("PlexNotFound*")), ..Matcher::default() };
     let rules = [
         ErrorRule::at(0, on_status(StatusPattern::Exact(429)), Then::Hold),
-        ErrorRule::at(
-            1,
-            on_status(StatusPattern::Exact(408)),
-            preset(Preset::Transient),
-        ),
+        ErrorRule::at(1, on_status(StatusPattern::Exact(408)), preset(Preset::Transient)),
         ErrorRule::at(2, on_status(StatusPattern::Class(4)), Then::DeadLetter),
         ErrorRule::at(3, plex, preset(Preset::LibraryScan)),
     ];
@@ -137,18 +124,9 @@ fn every_key_of_a_queue_is_read() {
     };
     assert_eq!(q.rules, [ErrorRule::at(0, matcher, Then::Release)]);
     assert_eq!(q.default_rules, []);
-    assert_eq!(
-        (q.lease_duration, q.max_run_time),
-        (seconds(120), seconds(600))
-    );
-    assert_eq!(
-        (q.max_retry_after, q.max_depth),
-        (seconds(300), Some(1_000))
-    );
-    assert_eq!(
-        (q.key_retention, q.dead_jobs_hold_keys),
-        (seconds(7_200), true)
-    );
+    assert_eq!((q.lease_duration, q.max_run_time), (seconds(120), seconds(600)));
+    assert_eq!((q.max_retry_after, q.max_depth), (seconds(300), Some(1_000)));
+    assert_eq!((q.key_retention, q.dead_jobs_hold_keys), (seconds(7_200), true));
     assert_eq!(q.completed_retention, Some(seconds(7 * 86_400)));
     let policy = RetryPolicy {
         strategy: Strategy::List,
@@ -172,10 +150,7 @@ fn every_key_of_a_queue_is_read() {
     let dead = DeadLetterSettings {
         max_entries: 10,
         retention: Some(seconds(86_400)),
-        breaker: BreakerSettings {
-            failure_threshold: 2,
-            ..BreakerSettings::default()
-        },
+        breaker: BreakerSettings { failure_threshold: 2, ..BreakerSettings::default() },
     };
     assert_eq!(q.dead_letters, dead);
 }
@@ -210,13 +185,7 @@ const INHERITED: &str = r#"
 fn a_queue_without_a_key_has_that_of_the_defaults() {
     for name in ["heir", "unheard-of"] {
         let heir = queue(INHERITED, name);
-        assert_eq!(
-            heir.policy,
-            RetryPolicy {
-                max_retries: 7,
-                ..Preset::Transient.policy()
-            }
-        );
+        assert_eq!(heir.policy, RetryPolicy { max_retries: 7, ..Preset::Transient.policy() });
         assert_eq!(heir.rules.len(), 1);
         assert_eq!(heir.default_rules, []);
         assert_eq!(heir.lease_duration, seconds(120));
@@ -229,32 +198,19 @@ fn a_queue_without_a_key_has_that_of_the_defaults() {
 #[test]
 fn what_a_queue_gives_goes_over_the_defaults_field_by_field() {
     let own = queue(INHERITED, "own");
-    let policy = RetryPolicy {
-        max_retries: 7,
-        base_delay: seconds(2),
-        ..Preset::Transient.policy()
-    };
+    let policy =
+        RetryPolicy { max_retries: 7, base_delay: seconds(2), ..Preset::Transient.policy() };
     assert_eq!(own.policy, policy);
     assert_eq!(own.default_rules, default_rules());
-    assert_eq!(
-        (own.breaker.failure_threshold, own.breaker.disabled),
-        (4, true)
-    );
+    assert_eq!((own.breaker.failure_threshold, own.breaker.disabled), (4, true));
     assert_eq!(own.dead_letters.max_entries, 50);
     let breaker = &own.dead_letters.breaker;
-    assert_eq!(
-        (breaker.failure_threshold, breaker.recovery_timeout),
-        (3, seconds(5))
-    );
+    assert_eq!((breaker.failure_threshold, breaker.recovery_timeout), (3, seconds(5)));
 }
 
 #[test]
 fn a_queues_own_rules_replace_those_of_the_defaults() {
-    let names: Vec<_> = queue(INHERITED, "own")
-        .rules
-        .iter()
-        .map(|r| r.name.clone())
-        .collect();
+    let names: Vec<_> = queue(INHERITED, "own").rules.iter().map(|r| r.name.clone()).collect();
     assert_eq!(names, ["rules[0]: error_type=X"]);
 }
 
@@ -311,13 +267,5 @@ fn policies_are_listed_by_name_with_those_of_their_rules() {
         .collect();
     let rule = Some("rules[0]: http_status=5xx".to_owned());
     let (a, b) = (Some("a".to_owned()), Some("b".to_owned()));
-    assert_eq!(
-        listed,
-        [
-            (None, None, 3),
-            (a.clone(), None, 0),
-            (a, rule, 20),
-            (b, None, 3)
-        ]
-    );
+    assert_eq!(listed, [(None, None, 3), (a.clone(), None, 0), (a, rule, 20), (b, None, 3)]);
 }

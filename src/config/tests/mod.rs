@@ -15,16 +15,12 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 
 #[track_caller]
 fn settings(text: &str) -> Arc<Settings> {
-    parse(text)
-        .unwrap_or_else(|error| panic!("{error}"))
-        .settings
+    parse(text).unwrap_or_else(|error| panic!("{error}")).settings
 }
 
 #[track_caller]
 fn queue(text: &str, name: &str) -> Arc<QueueSettings> {
-    settings(text)
-        .queue(&QueueName::parse(name).unwrap())
-        .clone()
+    settings(text).queue(&QueueName::parse(name).unwrap()).clone()
 }
 
 fn seconds(seconds: u64) -> Duration {

@@ -11,12 +11,7 @@ fn problems(text: &str) -> Vec<String> {
 fn refused(keys: &str) -> String {
     let problems = problems(&format!("[queues.q]\n{keys}\n"));
     assert_eq!(problems.len(), 1, "{problems:#?}");
-    problems[0]
-        .splitn(4, ':')
-        .nth(3)
-        .unwrap()
-        .trim_start()
-        .to_owned()
+    problems[0].splitn(4, ':').nth(3).unwrap().trim_start().to_owned()
 }
 
 #[test]
@@ -71,10 +66,7 @@ rules = [{ http_status = "6xx", action = "drop" }]
 fn text_that_is_no_toml_is_shown_at_its_place() {
     let text = "[server]\nlisten = 127.0.0.1\n";
     let shown = parse(text).unwrap_err().to_string();
-    assert!(
-        shown.starts_with("redrive.toml has 1 problem\n\nredrive.toml:2:"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("redrive.toml has 1 problem\n\nredrive.toml:2:"), "{shown}");
     assert!(shown.contains("\n2 | listen = 127.0.0.1\n"), "{shown}");
     let twice = problems("[server]\ndata = \"a\"\ndata = \"b\"\n");
     assert_eq!(twice, ["redrive.toml:3:1: duplicate key"]);
@@ -83,10 +75,7 @@ fn text_that_is_no_toml_is_shown_at_its_place() {
 #[test]
 fn unknown_keys_inside_name_the_table_they_are_in() {
     for (keys, message) in [
-        (
-            "policy = { base = \"1s\" }",
-            r#"unknown key "base" in policy of [queues.q]"#,
-        ),
+        ("policy = { base = \"1s\" }", r#"unknown key "base" in policy of [queues.q]"#),
         (
             "breaker = { failure_treshold = 3 }",
             r#"unknown key "failure_treshold" in breaker of [queues.q]; did you mean "failure_threshold"?"#,
@@ -119,10 +108,7 @@ fn durations_that_are_none_say_why() {
 #[test]
 fn unknown_words_name_their_near_miss() {
     for (keys, message) in [
-        (
-            "policy = \"standrd\"",
-            r#"unknown preset "standrd"; did you mean "standard"?"#,
-        ),
+        ("policy = \"standrd\"", r#"unknown preset "standrd"; did you mean "standard"?"#),
         (
             "policy = { preset = \"full_jitter\" }",
             r#"unknown preset "full_jitter"; did you mean "full-jitter"?"#,
@@ -148,55 +134,25 @@ fn unknown_words_name_their_near_miss() {
 fn an_unknown_word_is_followed_by_those_allowed() {
     let error = parse("[queues.q]\nrules = [{ error_type = \"x\", action = \"ignore\" }]");
     let shown = error.unwrap_err().to_string();
-    assert!(
-        shown.ends_with("\n  = allowed: dead-letter, release, hold"),
-        "{shown}"
-    );
+    assert!(shown.ends_with("\n  = allowed: dead-letter, release, hold"), "{shown}");
 }
 
 #[test]
 fn values_out_of_range_name_the_range() {
     for (keys, message) in [
-        (
-            "policy = { max_retries = -1 }",
-            "max_retries: must be between 0 and 1000, not -1",
-        ),
-        (
-            "policy = { factor = 0.5 }",
-            "factor: must be between 1 and 1000, not 0.5",
-        ),
-        (
-            "policy = { factor = nan }",
-            "factor: must be between 1 and 1000, not NaN",
-        ),
-        (
-            "policy = { jitter_fraction = 2 }",
-            "jitter_fraction: must be between 0 and 1, not 2",
-        ),
-        (
-            "policy = { base_delay = \"400d\" }",
-            "base_delay: must be at most 366d, not 400d",
-        ),
+        ("policy = { max_retries = -1 }", "max_retries: must be between 0 and 1000, not -1"),
+        ("policy = { factor = 0.5 }", "factor: must be between 1 and 1000, not 0.5"),
+        ("policy = { factor = nan }", "factor: must be between 1 and 1000, not NaN"),
+        ("policy = { jitter_fraction = 2 }", "jitter_fraction: must be between 0 and 1, not 2"),
+        ("policy = { base_delay = \"400d\" }", "base_delay: must be at most 366d, not 400d"),
         (
             "policy = { strategy = \"list\", delays = [\"400d\"] }",
             "delays: each must be at most 366d, not 400d",
         ),
-        (
-            "policy = { delays = [] }",
-            "delays: give at least one, or leave the key out",
-        ),
-        (
-            "lease_duration = \"0s\"",
-            "lease_duration: must be between 1s and 1d, not 0s",
-        ),
-        (
-            "max_retry_after = \"367d\"",
-            "max_retry_after: must be at most 366d, not 367d",
-        ),
-        (
-            "max_depth = 0",
-            "max_depth: must be between 1 and 1000000000000, not 0",
-        ),
+        ("policy = { delays = [] }", "delays: give at least one, or leave the key out"),
+        ("lease_duration = \"0s\"", "lease_duration: must be between 1s and 1d, not 0s"),
+        ("max_retry_after = \"367d\"", "max_retry_after: must be at most 366d, not 367d"),
+        ("max_depth = 0", "max_depth: must be between 1 and 1000000000000, not 0"),
         (
             "breaker = { failure_threshold = 0 }",
             "failure_threshold: must be between 1 and 1000000, not 0",
@@ -217,26 +173,11 @@ fn values_out_of_range_name_the_range() {
 #[test]
 fn values_of_the_wrong_type_name_the_right_one() {
     for (keys, message) in [
-        (
-            "policy = 3",
-            "policy: must be the name of a preset or a table, not an integer",
-        ),
-        (
-            "default_rules = \"no\"",
-            "default_rules: must be true or false, not a string",
-        ),
-        (
-            "max_depth = 1.5",
-            "max_depth: must be a whole number or \"unlimited\", not a float",
-        ),
-        (
-            "breaker = \"off\"",
-            "breaker: must be a table, not a string",
-        ),
-        (
-            "policy = { factor = \"2\" }",
-            "factor: must be a number, not a string",
-        ),
+        ("policy = 3", "policy: must be the name of a preset or a table, not an integer"),
+        ("default_rules = \"no\"", "default_rules: must be true or false, not a string"),
+        ("max_depth = 1.5", "max_depth: must be a whole number or \"unlimited\", not a float"),
+        ("breaker = \"off\"", "breaker: must be a table, not a string"),
+        ("policy = { factor = \"2\" }", "factor: must be a number, not a string"),
         (
             "rules = { error_type = \"x\", action = \"hold\" }",
             "rules: must be a list of tables such as \
@@ -293,10 +234,7 @@ fn a_rule_that_looks_for_nothing_is_refused() {
 fn what_does_not_fit_together_is_refused() {
     let list = "policy: strategy \"list\" needs at least one delay";
     assert_eq!(refused("policy = { strategy = \"list\" }"), list);
-    assert_eq!(
-        refused("rules = [{ http_status = 503, policy = { strategy = \"list\" } }]"),
-        list
-    );
+    assert_eq!(refused("rules = [{ http_status = 503, policy = { strategy = \"list\" } }]"), list);
     assert_eq!(
         refused("lease_duration = \"2h\"\nmax_run_time = \"1h\""),
         "lease_duration: 2h is longer than max_run_time, 1h"
@@ -314,10 +252,8 @@ policy = "patient"
 "#;
     assert_eq!(
         problems(text),
-        [
-            "redrive.toml:6:10: policy: does not go with the inherited rules[0]: \
-             http_status=503: strategy \"list\" needs at least one delay"
-        ]
+        ["redrive.toml:6:10: policy: does not go with the inherited rules[0]: \
+             http_status=503: strategy \"list\" needs at least one delay"]
     );
 }
 

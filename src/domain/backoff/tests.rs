@@ -15,11 +15,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 fn policy(strategy: Strategy, jitter: Jitter) -> RetryPolicy {
-    RetryPolicy {
-        strategy,
-        jitter,
-        ..RetryPolicy::default()
-    }
+    RetryPolicy { strategy, jitter, ..RetryPolicy::default() }
 }
 
 fn explained(policy: &RetryPolicy, n: u32, unit: f64) -> String {
@@ -36,10 +32,7 @@ fn each_strategy_grows_as_its_formula_says() {
         (Strategy::Fibonacci, [1, 1, 2, 3, 5, 8]),
         (Strategy::List, [9, 3, 20, 20, 20, 20]),
     ] {
-        let policy = RetryPolicy {
-            delays: delays.clone(),
-            ..policy(strategy, Jitter::None)
-        };
+        let policy = RetryPolicy { delays: delays.clone(), ..policy(strategy, Jitter::None) };
         for (n, seconds) in (1..).zip(expected) {
             let backoff = policy.backoff(n, None, 0.7);
             assert_eq!(backoff.computed, secs(seconds), "{strategy:?} {n}");
@@ -77,11 +70,7 @@ fn each_jitter_spreads_as_its_formula_says() {
         assert_eq!(policy.bounds(2), (secs(2), ms(min), ms(max)), "{jitter:?}");
         assert_eq!(policy.backoff(2, None, 0.0).delay, ms(min), "{jitter:?}");
         assert_eq!(policy.backoff(2, None, 0.5).delay, ms(half), "{jitter:?}");
-        assert_eq!(
-            policy.backoff(2, None, 0.999_999_9).delay,
-            ms(max),
-            "{jitter:?}"
-        );
+        assert_eq!(policy.backoff(2, None, 0.999_999_9).delay, ms(max), "{jitter:?}");
     }
 }
 
@@ -94,11 +83,7 @@ fn proportional_and_symmetric_jitter_may_pass_the_cap_but_additive_may_not() {
         (Jitter::Full, secs(30)),
         (Jitter::Equal, secs(30)),
     ] {
-        assert_eq!(
-            policy(Strategy::Exponential, jitter).bounds(9).2,
-            max,
-            "{jitter:?}"
-        );
+        assert_eq!(policy(Strategy::Exponential, jitter).bounds(9).2, max, "{jitter:?}");
     }
 }
 
@@ -111,11 +96,7 @@ fn decorrelated_jitter_grows_from_the_delay_it_chose_last() {
         let second = policy.backoff(2, Some(first.computed), 0.6);
         assert_eq!((second.computed, second.delay), (secs(4), secs(4)));
         let third = policy.backoff(3, Some(secs(20)), 0.9);
-        assert_eq!(
-            (third.computed, third.delay),
-            (secs(30), secs(30)),
-            "capped after jitter"
-        );
+        assert_eq!((third.computed, third.delay), (secs(30), secs(30)), "capped after jitter");
         let low = policy.backoff(4, Some(ms(1)), 0.9);
         assert_eq!(low.delay, secs(1), "never below the base");
     }
@@ -132,10 +113,7 @@ fn the_bounds_of_decorrelated_jitter_are_the_worst_case_so_far() {
 #[test]
 fn rounding_up_again_and_again_does_not_pass_the_bounds() {
     let base_delay = Duration::from_micros(100_900);
-    let policy = RetryPolicy {
-        base_delay,
-        ..policy(Strategy::Fixed, Jitter::Decorrelated)
-    };
+    let policy = RetryPolicy { base_delay, ..policy(Strategy::Fixed, Jitter::Decorrelated) };
     let mut previous = None;
     for n in 1..=8 {
         let backoff = policy.backoff(n, previous, 0.999_999_999);
@@ -153,12 +131,7 @@ fn every_delay_is_explained_in_one_line() {
         ..with(Strategy::List, Jitter::None)
     };
     for (policy, n, unit, line) in [
-        (
-            &standard,
-            2,
-            0.62,
-            "exponential: 1s × 2^1 = 2s, proportional jitter up to 25% → 2.31s",
-        ),
+        (&standard, 2, 0.62, "exponential: 1s × 2^1 = 2s, proportional jitter up to 25% → 2.31s"),
         (
             &with(Strategy::Exponential, Jitter::Full),
             10,
@@ -177,12 +150,7 @@ fn every_delay_is_explained_in_one_line() {
             0.5,
             "linear: 1m × 3 = 3m, symmetric jitter ±20% → 3m",
         ),
-        (
-            &with(Strategy::Fixed, Jitter::Equal),
-            7,
-            0.0,
-            "fixed: 1s, equal jitter → 500ms",
-        ),
+        (&with(Strategy::Fixed, Jitter::Equal), 7, 0.0, "fixed: 1s, equal jitter → 500ms"),
         (
             &with(Strategy::Fibonacci, Jitter::Additive),
             5,
@@ -191,12 +159,7 @@ fn every_delay_is_explained_in_one_line() {
         ),
         (&list, 2, 0.0, "list: delay 2 of 3 = 5s"),
         (&list, 3, 0.0, "list: delay 3 of 3 = 1m, capped at 30s"),
-        (
-            &list,
-            4,
-            0.0,
-            "list: the last of 3, repeated = 1m, capped at 30s",
-        ),
+        (&list, 4, 0.0, "list: the last of 3, repeated = 1m, capped at 30s"),
         (
             &with(Strategy::Exponential, Jitter::Decorrelated),
             1,
@@ -216,14 +179,8 @@ fn every_delay_is_explained_in_one_line() {
 #[test]
 fn the_horizon_says_how_long_a_policy_keeps_trying() {
     let fixed = policy(Strategy::Fixed, Jitter::None);
-    assert_eq!(
-        RetryPolicy::default().horizon(),
-        "4 attempts over 7s to 8.75s"
-    );
-    assert_eq!(
-        Preset::FullJitter.policy().horizon(),
-        "4 attempts over 0s to 3.5s"
-    );
+    assert_eq!(RetryPolicy::default().horizon(), "4 attempts over 7s to 8.75s");
+    assert_eq!(Preset::FullJitter.policy().horizon(), "4 attempts over 0s to 3.5s");
     assert_eq!(Preset::OneShot.policy().horizon(), "1 attempt, no retries");
     assert_eq!(fixed.horizon(), "4 attempts over 3s");
 }
@@ -255,10 +212,7 @@ fn a_policy_that_nobody_validated_is_still_safe() {
 #[test]
 fn no_base_means_no_delay_however_large_n_is() {
     for strategy in [Strategy::Exponential, Strategy::Linear, Strategy::Fibonacci] {
-        let policy = RetryPolicy {
-            base_delay: Duration::ZERO,
-            ..policy(strategy, Jitter::None)
-        };
+        let policy = RetryPolicy { base_delay: Duration::ZERO, ..policy(strategy, Jitter::None) };
         assert_eq!(policy.backoff(u32::MAX, None, 0.5).delay, Duration::ZERO);
     }
 }
@@ -271,32 +225,21 @@ fn valid_policy() -> impl Generator<Value = RetryPolicy> {
         prop_oneof![0..=2_000_000_000_u64, 0..=limit].prop_map(Duration::from_nanos)
     };
     (
-        (
-            0..=MAX_RETRIES,
-            select(Strategy::ALL.as_slice()),
-            delay(),
-            1.0..=1_000.0,
-        ),
-        (
-            delay(),
-            prop::collection::vec(delay(), 1..5),
-            select(Jitter::ALL.as_slice()),
-        ),
+        (0..=MAX_RETRIES, select(Strategy::ALL.as_slice()), delay(), 1.0..=1_000.0),
+        (delay(), prop::collection::vec(delay(), 1..5), select(Jitter::ALL.as_slice())),
         (0.0..=1.0, delay()),
     )
-        .prop_map(
-            |((max_retries, strategy, base_delay, factor), list, (f, t))| RetryPolicy {
-                max_retries,
-                strategy,
-                base_delay,
-                factor,
-                max_delay: list.0,
-                delays: list.1,
-                jitter: list.2,
-                jitter_fraction: f,
-                jitter_max: t,
-            },
-        )
+        .prop_map(|((max_retries, strategy, base_delay, factor), list, (f, t))| RetryPolicy {
+            max_retries,
+            strategy,
+            base_delay,
+            factor,
+            max_delay: list.0,
+            delays: list.1,
+            jitter: list.2,
+            jitter_fraction: f,
+            jitter_max: t,
+        })
 }
 
 fn retry_number() -> impl Generator<Value = u32> {

@@ -53,30 +53,18 @@ fn what_is_not_allowed_is_named_with_what_is() {
 #[test]
 fn a_number_that_is_none_is_refused() {
     for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 1_000.1] {
-        let factor = PolicyOverride {
-            factor: Some(wrong),
-            ..PolicyOverride::default()
-        };
+        let factor = PolicyOverride { factor: Some(wrong), ..PolicyOverride::default() };
         assert_eq!(refusals(factor).len(), 1, "factor {wrong}");
-        let fraction = PolicyOverride {
-            jitter_fraction: Some(wrong),
-            ..PolicyOverride::default()
-        };
+        let fraction = PolicyOverride { jitter_fraction: Some(wrong), ..PolicyOverride::default() };
         assert_eq!(refusals(fraction).len(), 1, "jitter_fraction {wrong}");
     }
 }
 
 #[test]
 fn a_list_may_be_long_but_not_endless() {
-    let of = |count| PolicyOverride {
-        delays: vec![DAY; count],
-        ..PolicyOverride::default()
-    };
+    let of = |count| PolicyOverride { delays: vec![DAY; count], ..PolicyOverride::default() };
     assert_eq!(refusals(of(1_000)), [""; 0]);
-    assert_eq!(
-        refusals(of(1_001)),
-        ["delays: must be at most 1000 delays, not 1001"]
-    );
+    assert_eq!(refusals(of(1_001)), ["delays: must be at most 1000 delays, not 1001"]);
 }
 
 #[test]
@@ -104,26 +92,17 @@ fn the_limits_themselves_are_allowed() {
 
 #[test]
 fn a_list_strategy_needs_its_list_from_some_layer() {
-    let list = PolicyOverride {
-        strategy: Some(Strategy::List),
-        ..PolicyOverride::default()
-    };
+    let list = PolicyOverride { strategy: Some(Strategy::List), ..PolicyOverride::default() };
     let without = RetryPolicy::default().apply(&list);
     assert_eq!(without.validate().map_err(|e| e.field), Err("delays"));
 
-    let delays = PolicyOverride {
-        delays: vec![DAY],
-        ..PolicyOverride::default()
-    };
+    let delays = PolicyOverride { delays: vec![DAY], ..PolicyOverride::default() };
     assert_eq!(without.apply(&delays).validate(), Ok(()));
 }
 
 #[test]
 fn an_inherited_cap_below_the_delay_asked_for_is_pointed_out() {
-    let slow = PolicyOverride {
-        base_delay: Some(DAY),
-        ..PolicyOverride::default()
-    };
+    let slow = PolicyOverride { base_delay: Some(DAY), ..PolicyOverride::default() };
     assert_eq!(
         RetryPolicy::default().apply(&slow).warnings(),
         ["base_delay asks for 1d but max_delay cuts it to 30s"]
@@ -142,23 +121,13 @@ fn an_inherited_cap_below_the_delay_asked_for_is_pointed_out() {
 #[test]
 fn delays_without_the_list_strategy_are_pointed_out() {
     let delays = vec![Duration::from_secs(1)];
-    let unused = RetryPolicy {
-        delays,
-        ..RetryPolicy::default()
-    };
+    let unused = RetryPolicy { delays, ..RetryPolicy::default() };
     assert_eq!(
         unused.warnings(),
         ["delays are not used because strategy is \"exponential\", not \"list\""]
     );
-    let ignored = RetryPolicy {
-        strategy: Strategy::List,
-        jitter: Jitter::Decorrelated,
-        ..unused
-    };
-    assert_eq!(
-        ignored.warnings(),
-        ["delays are not used because jitter is \"decorrelated\""]
-    );
+    let ignored = RetryPolicy { strategy: Strategy::List, jitter: Jitter::Decorrelated, ..unused };
+    assert_eq!(ignored.warnings(), ["delays are not used because jitter is \"decorrelated\""]);
 }
 
 #[test]
@@ -181,14 +150,8 @@ fn a_job_goes_over_its_rule_over_its_queue_over_the_server() {
         max_retries: Some(9),
         ..PolicyOverride::default()
     };
-    let job = PolicyOverride {
-        max_retries: Some(10),
-        ..PolicyOverride::default()
-    };
-    let merged = RetryPolicy::default()
-        .apply(&queue)
-        .apply(&rule)
-        .apply(&job);
+    let job = PolicyOverride { max_retries: Some(10), ..PolicyOverride::default() };
+    let merged = RetryPolicy::default().apply(&queue).apply(&rule).apply(&job);
     let expected = RetryPolicy {
         max_retries: 10,
         base_delay: Duration::from_secs(7),
@@ -200,21 +163,12 @@ fn a_job_goes_over_its_rule_over_its_queue_over_the_server() {
 fn some_policy() -> impl Generator<Value = RetryPolicy> {
     let millis = || (0..100_000_u64).prop_map(Duration::from_millis);
     (
-        (
-            0..=MAX_RETRIES,
-            select(Strategy::ALL.as_slice()),
-            millis(),
-            1.0..10.0,
-        ),
-        (
-            millis(),
-            prop::collection::vec(millis(), 0..4),
-            select(Jitter::ALL.as_slice()),
-        ),
+        (0..=MAX_RETRIES, select(Strategy::ALL.as_slice()), millis(), 1.0..10.0),
+        (millis(), prop::collection::vec(millis(), 0..4), select(Jitter::ALL.as_slice())),
         (0.0..1.0, millis()),
     )
-        .prop_map(
-            |((retries, strategy, base, factor), (cap, delays, jitter), (f, t))| RetryPolicy {
+        .prop_map(|((retries, strategy, base, factor), (cap, delays, jitter), (f, t))| {
+            RetryPolicy {
                 max_retries: retries,
                 strategy,
                 base_delay: base,
@@ -224,8 +178,8 @@ fn some_policy() -> impl Generator<Value = RetryPolicy> {
                 jitter,
                 jitter_fraction: f,
                 jitter_max: t,
-            },
-        )
+            }
+        })
 }
 
 proptest! {

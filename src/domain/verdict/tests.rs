@@ -9,18 +9,11 @@ use crate::domain::{
 use proptest::prelude::*;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
-const EVEN: Chance = Chance {
-    jitter: 0.5,
-    spread: 0.5,
-};
+const EVEN: Chance = Chance { jitter: 0.5, spread: 0.5 };
 
 fn delivery(attempt: u32) -> Delivery {
     Delivery {
-        lease: Lease {
-            number: 7,
-            delivery: attempt,
-            nonce: 9,
-        },
+        lease: Lease { number: 7, delivery: attempt, nonce: 9 },
         attempt,
         worker_id: "worker-1".into(),
         started_at: Timestamp::from_millis(990_000),
@@ -31,11 +24,7 @@ fn delivery(attempt: u32) -> Delivery {
 }
 
 fn progress(tries: u32) -> Progress {
-    Progress {
-        tries,
-        deliveries: tries + 1,
-        ..Progress::default()
-    }
+    Progress { tries, deliveries: tries + 1, ..Progress::default() }
 }
 
 /// `standard` without jitter: 1 s, 2 s, 4 s, three retries.
@@ -47,11 +36,7 @@ fn plain() -> QueueSettings {
 
 fn failed(error_type: &str) -> Ending {
     let failure = Failure::new(error_type, "it broke");
-    Ending::Failed {
-        failure,
-        permanent: false,
-        retry_after: None,
-    }
+    Ending::Failed { failure, permanent: false, retry_after: None }
 }
 
 fn judge_at(tries: u32, ending: Ending, queue: &QueueSettings) -> Verdict {
@@ -66,12 +51,7 @@ fn judge_job(
     queue: &QueueSettings,
 ) -> Verdict {
     let delivery = delivery(progress.tries + 1);
-    let leased = Leased {
-        delivery: &delivery,
-        progress,
-        policy,
-        expires_at,
-    };
+    let leased = Leased { delivery: &delivery, progress, policy, expires_at };
     judge(leased, ending, queue, NOW, EVEN)
 }
 
@@ -80,10 +60,7 @@ fn rule(matcher: Matcher, then: Then) -> ErrorRule {
 }
 
 fn on_type(glob: &str) -> Matcher {
-    Matcher {
-        error_type: Some(Glob::new(glob)),
-        ..Matcher::default()
-    }
+    Matcher { error_type: Some(Glob::new(glob)), ..Matcher::default() }
 }
 
 #[test]
@@ -108,10 +85,7 @@ fn three_retries_are_four_attempts() {
 fn one_shot_dies_with_its_first_failure() {
     let mut queue = plain();
     queue.policy = Preset::OneShot.policy();
-    assert_eq!(
-        judge_at(0, failed("Timeout"), &queue).next,
-        Next::Bury(DeadReason::Exhausted)
-    );
+    assert_eq!(judge_at(0, failed("Timeout"), &queue).next, Next::Bury(DeadReason::Exhausted));
 }
 
 #[test]
@@ -119,11 +93,7 @@ fn a_permanent_failure_comes_before_all_rules() {
     let mut queue = plain();
     queue.rules = vec![rule(on_type("*"), Then::Release)];
     let failure = Failure::new("Timeout", "");
-    let ending = Ending::Failed {
-        failure,
-        permanent: true,
-        retry_after: None,
-    };
+    let ending = Ending::Failed { failure, permanent: true, retry_after: None };
     let verdict = judge_at(0, ending, &queue);
     assert_eq!(verdict.next, Next::Bury(DeadReason::NonRetryable));
     assert_eq!(verdict.attempt.rule, "");
@@ -132,30 +102,14 @@ fn a_permanent_failure_comes_before_all_rules() {
 
 #[test]
 fn the_default_rules_bury_what_never_heals() {
-    let types = [
-        "ValidationError",
-        "NotFoundError",
-        "UnauthorizedError",
-        "ForbiddenError",
-        "SyntaxError",
-    ];
+    let types =
+        ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"];
     for error_type in types {
         let verdict = judge_at(0, failed(error_type), &plain());
-        assert_eq!(
-            verdict.next,
-            Next::Bury(DeadReason::NonRetryable),
-            "{error_type}"
-        );
-        assert!(
-            verdict.attempt.rule.contains(error_type),
-            "{}",
-            verdict.attempt.rule
-        );
+        assert_eq!(verdict.next, Next::Bury(DeadReason::NonRetryable), "{error_type}");
+        assert!(verdict.attempt.rule.contains(error_type), "{}", verdict.attempt.rule);
     }
-    let without = QueueSettings {
-        default_rules: Vec::new(),
-        ..plain()
-    };
+    let without = QueueSettings { default_rules: Vec::new(), ..plain() };
     let verdict = judge_at(0, failed("ValidationError"), &without);
     assert!(matches!(verdict.next, Next::Later { .. }));
 }
@@ -175,10 +129,7 @@ fn the_first_rule_that_fits_decides_and_own_rules_come_first() {
     ];
     let verdict = judge_at(0, failed("ValidationError"), &queue);
     assert_eq!(verdict.attempt.delay, Some(Duration::from_secs(9)));
-    assert_eq!(
-        judge_at(0, failed("Other"), &queue).next,
-        Next::Bury(DeadReason::NonRetryable)
-    );
+    assert_eq!(judge_at(0, failed("Other"), &queue).next, Next::Bury(DeadReason::NonRetryable));
 }
 
 #[test]
@@ -193,10 +144,7 @@ fn job_over_rule_over_queue_field_by_field() {
             ..PolicyOverride::default()
         }),
     )];
-    let job = PolicyOverride {
-        max_retries: Some(5),
-        ..PolicyOverride::default()
-    };
+    let job = PolicyOverride { max_retries: Some(5), ..PolicyOverride::default() };
     let verdict = judge_job(&progress(0), Some(&job), None, failed("E"), &queue);
     assert_eq!(verdict.attempt.delay, Some(Duration::from_secs(9)));
     assert_eq!(verdict.attempt.retries_left, 5);
@@ -206,26 +154,11 @@ fn job_over_rule_over_queue_field_by_field() {
 fn an_action_applies_whatever_policy_the_job_carries() {
     let mut queue = plain();
     let status = StatusPattern::parse("4xx").unwrap();
-    queue.rules = vec![rule(
-        Matcher {
-            http_status: Some(status),
-            ..Matcher::default()
-        },
-        Then::DeadLetter,
-    )];
-    let job = PolicyOverride {
-        max_retries: Some(100),
-        ..PolicyOverride::default()
-    };
-    let failure = Failure {
-        http_status: 418,
-        ..Failure::new("Teapot", "")
-    };
-    let ending = Ending::Failed {
-        failure,
-        permanent: false,
-        retry_after: None,
-    };
+    queue.rules =
+        vec![rule(Matcher { http_status: Some(status), ..Matcher::default() }, Then::DeadLetter)];
+    let job = PolicyOverride { max_retries: Some(100), ..PolicyOverride::default() };
+    let failure = Failure { http_status: 418, ..Failure::new("Teapot", "") };
+    let ending = Ending::Failed { failure, permanent: false, retry_after: None };
     let verdict = judge_job(&progress(0), Some(&job), None, ending, &queue);
     assert_eq!(verdict.next, Next::Bury(DeadReason::NonRetryable));
 }
@@ -246,26 +179,12 @@ fn a_hold_without_a_breaker_releases_the_job_for_the_time_asked() {
     let mut queue = plain();
     queue.rules = vec![rule(on_type("*"), Then::Hold)];
     let verdict = judge_at(0, failed("TooManyRequests"), &queue);
-    assert_eq!(
-        verdict.next,
-        Next::Later {
-            at: NOW.after(Duration::from_secs(60))
-        }
-    );
+    assert_eq!(verdict.next, Next::Later { at: NOW.after(Duration::from_secs(60)) });
     let failure = Failure::new("TooManyRequests", "");
     let retry_after = Some(Duration::from_secs(5));
-    let ending = Ending::Failed {
-        failure,
-        permanent: false,
-        retry_after,
-    };
+    let ending = Ending::Failed { failure, permanent: false, retry_after };
     let verdict = judge_at(0, ending, &queue);
-    assert_eq!(
-        verdict.next,
-        Next::Later {
-            at: NOW.after(Duration::from_secs(5))
-        }
-    );
+    assert_eq!(verdict.next, Next::Later { at: NOW.after(Duration::from_secs(5)) });
     assert!(!verdict.attempt.counted);
 }
 
@@ -275,11 +194,7 @@ fn retry_after_stretches_the_delay_but_never_shortens_it() {
     let with = |seconds| {
         let failure = Failure::new("E", "");
         let retry_after = Some(Duration::from_secs(seconds));
-        let ending = Ending::Failed {
-            failure,
-            permanent: false,
-            retry_after,
-        };
+        let ending = Ending::Failed { failure, permanent: false, retry_after };
         judge_at(1, ending, &queue).attempt.delay.unwrap()
     };
     assert_eq!(with(1), Duration::from_secs(2));
@@ -299,10 +214,7 @@ fn a_retry_after_the_deadline_dies_now() {
     assert!(matches!(verdict.next, Next::Later { .. }));
     let verdict = judge_job(&progress(0), None, Some(NOW), ending(), &queue);
     assert_eq!(verdict.next, Next::Bury(DeadReason::Expired));
-    let cleared = Progress {
-        deadline_cleared: true,
-        ..progress(0)
-    };
+    let cleared = Progress { deadline_cleared: true, ..progress(0) };
     let verdict = judge_job(&cleared, None, Some(NOW), ending(), &queue);
     assert!(matches!(verdict.next, Next::Later { .. }));
 }
@@ -316,40 +228,21 @@ fn a_release_goes_behind_its_level_or_waits_for_the_time_asked() {
     assert_eq!((verdict.progress.releases, verdict.progress.tries), (1, 1));
     let retry_after = Some(Duration::from_secs(8));
     let verdict = judge_at(1, Ending::Released { retry_after }, &queue);
-    assert_eq!(
-        verdict.next,
-        Next::Later {
-            at: NOW.after(Duration::from_secs(8))
-        }
-    );
+    assert_eq!(verdict.next, Next::Later { at: NOW.after(Duration::from_secs(8)) });
 }
 
 #[test]
 fn the_hundred_and_first_release_is_a_failure() {
     let queue = plain();
     let release = |releases| {
-        let progress = Progress {
-            releases,
-            ..progress(0)
-        };
-        judge_job(
-            &progress,
-            None,
-            None,
-            Ending::Released { retry_after: None },
-            &queue,
-        )
+        let progress = Progress { releases, ..progress(0) };
+        judge_job(&progress, None, None, Ending::Released { retry_after: None }, &queue)
     };
     assert!(!release(99).attempt.counted);
     let verdict = release(100);
     assert_eq!(verdict.attempt.failure.unwrap().error_type, "ReleaseLimit");
     assert!(verdict.attempt.counted);
-    assert_eq!(
-        verdict.next,
-        Next::Later {
-            at: NOW.after(Duration::from_secs(1))
-        }
-    );
+    assert_eq!(verdict.next, Next::Later { at: NOW.after(Duration::from_secs(1)) });
 }
 
 #[test]
@@ -370,10 +263,7 @@ fn an_expired_lease_is_a_failure_by_the_same_rules() {
 fn a_job_that_keeps_killing_its_workers_fails_at_the_fourth_interruption() {
     let queue = plain();
     let interrupt = |interruptions| {
-        let progress = Progress {
-            interruptions,
-            ..progress(0)
-        };
+        let progress = Progress { interruptions, ..progress(0) };
         judge_job(&progress, None, None, Ending::Interrupted, &queue)
     };
     let verdict = interrupt(2);
@@ -388,16 +278,9 @@ fn a_job_that_keeps_killing_its_workers_fails_at_the_fourth_interruption() {
 
 #[test]
 fn a_cancelled_job_dies_however_its_delivery_ends() {
-    let cancelled = Progress {
-        cancel_requested: true,
-        ..progress(0)
-    };
-    let endings = [
-        failed("E"),
-        Ending::Released { retry_after: None },
-        Ending::Expired,
-        Ending::Interrupted,
-    ];
+    let cancelled = Progress { cancel_requested: true, ..progress(0) };
+    let endings =
+        [failed("E"), Ending::Released { retry_after: None }, Ending::Expired, Ending::Interrupted];
     for ending in endings {
         let verdict = judge_job(&cancelled, None, None, ending, &plain());
         assert_eq!(verdict.next, Next::Bury(DeadReason::Cancelled));

@@ -42,7 +42,7 @@ use std::{
     thread,
 };
 use tokio::sync::{mpsc, oneshot};
-use writer::{Command, Failure, Reply, SharedClock, Writer};
+use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
@@ -79,27 +79,18 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot use the data directory {}: {error}", directory.display())]
-    Directory {
-        directory: PathBuf,
-        error: io::Error,
-    },
+    Directory { directory: PathBuf, error: io::Error },
     #[error("cannot use the data directory {}: {error}", directory.display())]
-    Lock {
-        directory: PathBuf,
-        error: directory_lock::LockError,
-    },
+    Lock { directory: PathBuf, error: directory_lock::LockError },
     #[error("cannot use the database {}: {error}", path.display())]
-    Schema {
-        path: PathBuf,
-        error: schema::SchemaError,
-    },
+    Schema { path: PathBuf, error: schema::SchemaError },
 }
 
 /// A handle on the engine; the last one to go closes it.
 #[derive(Debug)]
 pub struct Embedded {
     database: PathBuf,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<Call>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     readers: Arc<Mutex<Vec<Connection>>>,
     clock: Arc<dyn Clock>,
@@ -116,21 +107,13 @@ impl Embedded {
         listener: Arc<dyn Listener>,
     ) -> Result<Self, OpenError> {
         let directory = options.directory.clone();
-        let in_directory = |error| OpenError::Directory {
-            directory: directory.clone(),
-            error,
-        };
+        let in_directory = |error| OpenError::Directory { directory: directory.clone(), error };
         create_directory(&directory).map_err(in_directory)?;
-        let lock =
-            directory_lock::DirectoryLock::take(&directory).map_err(|error| OpenError::Lock {
-                directory: directory.clone(),
-                error,
-            })?;
+        let lock = directory_lock::DirectoryLock::take(&directory)
+            .map_err(|error| OpenError::Lock { directory: directory.clone(), error })?;
         let database = directory.join(schema::DATABASE);
-        let in_database = |error: schema::SchemaError| OpenError::Schema {
-            path: database.clone(),
-            error,
-        };
+        let in_database =
+            |error: schema::SchemaError| OpenError::Schema { path: database.clone(), error };
         let connection = schema::open_writer(&database, options.sync).map_err(in_database)?;
         sync_directory(&directory).map_err(in_directory)?;
 
@@ -176,16 +159,14 @@ impl Embedded {
     }
 
     /// Hands a call to the writer and waits for its answer.
-    async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
+    async fn write(&self, command: Command) -> Result<Answer, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.commands
-            .try_send(command(reply))
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => {
-                    StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
-                }
-                mpsc::error::TrySendError::Closed(_) => closed(),
-            })?;
+        self.commands.try_send(Call { command, reply }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
+            }
+            mpsc::error::TrySendError::Closed(_) => closed(),
+        })?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -249,24 +230,35 @@ impl Store for Embedded {
         if let Some(why) = self.disk_low() {
             return Err(StoreError::DiskLow(why));
         }
-        self.write(|reply| Command::Enqueue(ask, jobs, reply)).await
+        match self.write(Command::Enqueue(ask, jobs)).await? {
+            Answer::Enqueue(results) => Ok(results),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        self.write(|reply| Command::Claim(ask, claim, reply)).await
+        match self.write(Command::Claim(ask, claim)).await? {
+            Answer::Claim { claimed, .. } => Ok(claimed),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn settle(&self, ask: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
-        self.write(|reply| Command::Settle(ask, settlements, reply))
-            .await
+        match self.write(Command::Settle(ask, settlements)).await? {
+            Answer::Settle(settled) => Ok(settled),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn unclaim(&self, leases: Vec<Lease>) -> Result<(), StoreError> {
-        self.write(|reply| Command::Unclaim(leases, reply)).await
+        self.write(Command::Unclaim(leases)).await.map(|_| ())
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.write(|reply| Command::Sweep(ask, sweep, reply)).await
+        match self.write(Command::Sweep(ask, sweep)).await? {
+            Answer::Sweep(swept) => Ok(swept),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn requeue(
@@ -274,21 +266,21 @@ impl Store for Embedded {
         ask: Ask,
         requeue: Requeue,
     ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
-        self.write(|reply| Command::Requeue(ask, requeue, reply))
-            .await
+        match self.write(Command::Requeue(ask, requeue)).await? {
+            Answer::Requeue(requeued) => Ok(requeued),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
-        self.read(move |connection| read::jobs(connection, &id, queue.as_ref()))
-            .await
+        self.read(move |connection| read::jobs(connection, &id, queue.as_ref())).await
     }
 
     async fn dead_letters(
         &self,
         query: DeadLetterQuery,
     ) -> Result<Option<DeadLetterPage>, StoreError> {
-        self.read(move |connection| read::dead_letters(connection, &query))
-            .await
+        self.read(move |connection| read::dead_letters(connection, &query)).await
     }
 
     async fn queues(
@@ -296,8 +288,7 @@ impl Store for Embedded {
         after: Option<QueueName>,
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
-        self.read(move |connection| read::queues(connection, after.as_ref(), limit))
-            .await
+        self.read(move |connection| read::queues(connection, after.as_ref(), limit)).await
     }
 
     fn health(&self) -> Health {
@@ -309,7 +300,8 @@ impl Store for Embedded {
 
     async fn close(&self) {
         // Whoever comes after this finds the door shut; whoever came before is answered.
-        drop(self.commands.send(Command::Close).await);
+        let (reply, _) = oneshot::channel();
+        drop(self.commands.send(Call { command: Command::Close, reply }).await);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             // The thread ends once it has answered what it was given.
@@ -322,24 +314,21 @@ impl Store for Embedded {
 /// The writer's thread: a loop around `step`.
 fn run(
     mut writer: Writer<'_>,
-    mut inbox: mpsc::Receiver<Command>,
+    mut inbox: mpsc::Receiver<Call>,
     clock: &dyn Clock,
     health: &RwLock<Health>,
 ) {
     while let Some(first) = inbox.blocking_recv() {
-        let mut commands = vec![first];
-        while commands.len() < STEP_MAX
-            && let Ok(command) = inbox.try_recv()
+        let mut calls = vec![first];
+        while calls.len() < STEP_MAX
+            && let Ok(call) = inbox.try_recv()
         {
-            commands.push(command);
+            calls.push(call);
         }
-        if commands
-            .iter()
-            .any(|command| matches!(command, Command::Close))
-        {
+        if calls.iter().any(Call::is_the_last) {
             inbox.close();
         }
-        match writer.step(clock.read(), commands) {
+        match writer.step(clock.read(), calls) {
             Ok(()) => {}
             Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
             Err(Failure::Stopped(why)) => {
@@ -347,22 +336,21 @@ fn run(
                     why,
                     "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
                 );
-                stop(&mut inbox, health, why);
-                return;
+                return stop(&mut inbox, health, why);
             }
         }
     }
 }
 
 /// Refuses everything from now on, until everybody has gone.
-fn stop(inbox: &mut mpsc::Receiver<Command>, health: &RwLock<Health>, why: String) {
+fn stop(inbox: &mut mpsc::Receiver<Call>, health: &RwLock<Health>, why: String) {
     *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
     let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
-    while let Some(command) = inbox.blocking_recv() {
-        if matches!(command, Command::Close) {
+    while let Some(call) = inbox.blocking_recv() {
+        if call.is_the_last() {
             inbox.close();
         }
-        command.refuse(&error);
+        drop(call.reply.send(Err(error.clone())));
     }
 }
 
@@ -370,6 +358,11 @@ fn stop(inbox: &mut mpsc::Receiver<Command>, health: &RwLock<Health>, why: Strin
 fn close(connection: Connection) {
     drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
     drop(connection.close());
+}
+
+/// Each command has one kind of answer; another one tells nothing about what was written.
+fn wrong_answer() -> StoreError {
+    StoreError::OutcomeUnknown("the writer answered another question".into())
 }
 
 fn closed() -> StoreError {
@@ -385,10 +378,8 @@ fn create_directory(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(directory)?;
-    let parent = directory
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    sync_directory(parent.unwrap_or(Path::new(".")))
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    sync_directory(parent.unwrap_or_else(|| Path::new(".")))
 }
 
 /// New names in a directory survive a power cut only once the directory itself is on disk.
