@@ -74,8 +74,12 @@ impl Store for Arc<Pretend> {
         Ok(Swept::default())
     }
 
-    async fn requeue(&self, _: Ask, _: Requeue) -> Result<Option<Requeued>, StoreError> {
-        Ok(None)
+    async fn requeue(
+        &self,
+        _: Ask,
+        _: Requeue,
+    ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
+        Ok(Err(RequeueRefused::NoSuchQueue))
     }
 
     async fn job(&self, _: JobId, _: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {

@@ -273,6 +273,7 @@ mod tests {
                 retries_left: 1,
                 counted: true,
                 probe: false,
+                nacked: true,
                 rule: String::new(),
                 explanation: "why".into(),
             };
