@@ -57,7 +57,11 @@ impl<S: Store> AdminService for AdminApi<S> {
             .list_queues(after, limit)
             .await
             .map_err(status::status)?;
-        Ok(Response::new(convert::queues_page(reports, limit)))
+        Ok(Response::new(convert::queues_page(
+            self.broker.limits(),
+            reports,
+            limit,
+        )))
     }
 
     async fn pause_queue(

@@ -217,17 +217,63 @@ async fn bad_and_refused_items_stand_between_the_good_ones() {
 }
 
 #[tokio::test]
-async fn a_body_of_two_megabytes_meets_our_own_limit() {
+async fn a_body_that_is_too_large_is_told_so_however_large_it_is() {
     let running = start(ServerFacts::default()).await;
-    let mut large = job("t");
-    large.body = Some(pb::enqueue_request::Body::Data(vec![0; 5 << 20].into()));
-    let status = running.queue().enqueue(large).await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
-    let info = status.get_details_error_info().unwrap();
-    assert_eq!(
-        (info.reason.as_str(), info.domain.as_str()),
-        ("BODY_TOO_LARGE", "redrive")
-    );
+    for mebibytes in [2, 5, 7] {
+        let mut large = job("t");
+        let body = vec![0; mebibytes << 20].into();
+        large.body = Some(pb::enqueue_request::Body::Data(body));
+        let status = running.queue().enqueue(large).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!(
+            (info.reason.as_str(), info.domain.as_str()),
+            ("BODY_TOO_LARGE", "redrive")
+        );
+    }
+}
+
+#[tokio::test]
+async fn json_is_either_taken_or_refused_with_a_reason_however_deep_it_is() {
+    use prost_types::{ListValue, Struct, Value, value::Kind};
+    let running = start(ServerFacts::default()).await;
+    let list = |inner| {
+        Kind::ListValue(ListValue {
+            values: vec![inner],
+        })
+    };
+    let object = |inner| {
+        Kind::StructValue(Struct {
+            fields: [("k".to_owned(), inner)].into(),
+        })
+    };
+    for (depth, fits) in [(32, true), (33, false), (200, false)] {
+        for wrap in [&list as &dyn Fn(Value) -> Kind, &object] {
+            let leaf = Value {
+                kind: Some(Kind::BoolValue(true)),
+            };
+            let value = (0..depth).fold(leaf, |inner, _| Value {
+                kind: Some(wrap(inner)),
+            });
+            let body = Some(pb::enqueue_request::Body::Json(value));
+            let jobs = vec![pb::EnqueueRequest { body, ..job("t") }];
+            let single = running.queue().enqueue(jobs[0].clone()).await;
+            let batch = running
+                .queue()
+                .enqueue_batch(pb::EnqueueBatchRequest { jobs })
+                .await;
+            match single {
+                Ok(_) => assert!(fits && batch.is_ok(), "{depth}"),
+                Err(status) => {
+                    assert!(!fits, "{depth}: {status}");
+                    assert_eq!(
+                        status.get_details_error_info().unwrap().reason,
+                        "INVALID_FIELD"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]
