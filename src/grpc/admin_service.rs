@@ -25,11 +25,7 @@ impl<S: Store> AdminService for AdminApi<S> {
     async fn get_job(&self, request: Request<pb::GetJobRequest>) -> Reply<pb::GetJobResponse> {
         let (id, queue) =
             convert::get_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
-        let report = self
-            .broker
-            .get_job(id, queue)
-            .await
-            .map_err(status::status)?;
+        let report = self.broker.get_job(id, queue).await.map_err(status::status)?;
         let info = convert::job_info(&self.broker.settings(), report);
         Ok(Response::new(pb::GetJobResponse { info: Some(info) }))
     }
@@ -52,16 +48,8 @@ impl<S: Store> AdminService for AdminApi<S> {
     ) -> Reply<pb::ListQueuesResponse> {
         let (after, limit) =
             convert::list_queues(self.broker.limits(), request.get_ref()).map_err(refused)?;
-        let reports = self
-            .broker
-            .list_queues(after, limit)
-            .await
-            .map_err(status::status)?;
-        Ok(Response::new(convert::queues_page(
-            self.broker.limits(),
-            reports,
-            limit,
-        )))
+        let reports = self.broker.list_queues(after, limit).await.map_err(status::status)?;
+        Ok(Response::new(convert::queues_page(self.broker.limits(), reports, limit)))
     }
 
     async fn pause_queue(
@@ -117,11 +105,7 @@ impl<S: Store> AdminService for AdminApi<S> {
         let settings = self.broker.settings();
         let context = super::context(&self.broker, &settings, &[]);
         let explain = convert::explain_request(&context, request.into_inner()).map_err(refused)?;
-        let explained = self
-            .broker
-            .explain_policy(explain)
-            .await
-            .map_err(status::status)?;
+        let explained = self.broker.explain_policy(explain).await.map_err(status::status)?;
         Ok(Response::new(convert::explained(explained)))
     }
 

@@ -26,21 +26,16 @@ pub(super) fn bounded(
     most: usize,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-    TcpIncoming::from(listener)
-        .with_nodelay(Some(true))
-        .with_keepalive(Some(TCP_KEEPALIVE))
-        .then(move |stream| {
+    TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE)).then(
+        move |stream| {
             let places = places.clone();
             async move {
                 let place = places.acquire_owned().await.map_err(io::Error::other)?;
                 let silence = Some(Box::pin(tokio::time::sleep(FIRST_BYTE_WITHIN)));
-                Ok(Connection {
-                    stream: stream?,
-                    silence,
-                    _place: place,
-                })
+                Ok(Connection { stream: stream?, silence, _place: place })
             }
-        })
+        },
+    )
 }
 
 /// A connection and the place that it takes.

@@ -115,15 +115,10 @@ fn router<S: Store>(
     facts: &Arc<ServerFacts>,
 ) -> Result<Router<transport::Layers>, ServeError> {
     let largest = broker.limits().batch_bytes + ABOVE_BATCH;
-    let queue = QueueServiceServer::new(queue_service::QueueApi {
-        broker: broker.clone(),
-    })
-    .max_decoding_message_size(largest)
-    .max_encoding_message_size(largest);
-    let admin = admin_service::AdminApi {
-        broker: broker.clone(),
-        facts: facts.clone(),
-    };
+    let queue = QueueServiceServer::new(queue_service::QueueApi { broker: broker.clone() })
+        .max_decoding_message_size(largest)
+        .max_encoding_message_size(largest);
+    let admin = admin_service::AdminApi { broker: broker.clone(), facts: facts.clone() };
     let admin = AdminServiceServer::new(admin)
         .max_decoding_message_size(largest)
         .max_encoding_message_size(largest);
@@ -176,12 +171,7 @@ fn context<'a, S: Store>(
     settings: &'a Settings,
     trace: &'a [(String, String)],
 ) -> convert::Context<'a> {
-    convert::Context {
-        limits: broker.limits(),
-        settings,
-        now: broker.store().now(),
-        trace,
-    }
+    convert::Context { limits: broker.limits(), settings, now: broker.store().now(), trace }
 }
 
 #[cfg(test)]

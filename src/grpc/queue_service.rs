@@ -55,11 +55,7 @@ impl<S: Store> QueueService for QueueApi<S> {
             convert::enqueue_batch(&context, request.into_inner()).map_err(refused)?;
         let results = match jobs.is_empty() {
             true => Vec::new(),
-            false => self
-                .broker
-                .enqueue_batch(jobs)
-                .await
-                .map_err(status::status)?,
+            false => self.broker.enqueue_batch(jobs).await.map_err(status::status)?,
         };
         Ok(Response::new(convert::enqueue_batch_response(results, bad)))
     }
@@ -70,18 +66,13 @@ impl<S: Store> QueueService for QueueApi<S> {
             .map_err(refused)?;
         let reply = self.broker.claim(claim).await.map_err(status::status)?;
         let settings = self.broker.settings();
-        Ok(Response::new(convert::claim_response(
-            &settings, reply, bad,
-        )))
+        Ok(Response::new(convert::claim_response(&settings, reply, bad)))
     }
 
     async fn ack(&self, request: Request<pb::AckRequest>) -> Reply<pb::AckResponse> {
         let ack =
             convert::ack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
-        let settle = Settlements {
-            acks: vec![ack],
-            ..Settlements::default()
-        };
+        let settle = Settlements { acks: vec![ack], ..Settlements::default() };
         let reply = self.broker.settle(settle).await.map_err(status::status)?;
         Ok(Response::new(convert::acked(only(reply.acks)?)))
     }
@@ -89,10 +80,7 @@ impl<S: Store> QueueService for QueueApi<S> {
     async fn nack(&self, request: Request<pb::NackRequest>) -> Reply<pb::NackResponse> {
         let nack =
             convert::nack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
-        let settle = Settlements {
-            nacks: vec![nack],
-            ..Settlements::default()
-        };
+        let settle = Settlements { nacks: vec![nack], ..Settlements::default() };
         let reply = self.settle_to_the_end(settle).await?;
         Ok(Response::new(convert::nacked(only(reply.nacks)?)))
     }
@@ -100,10 +88,7 @@ impl<S: Store> QueueService for QueueApi<S> {
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> Reply<pb::ExtendResponse> {
         let extend =
             convert::extend(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
-        let settle = Settlements {
-            extends: vec![extend],
-            ..Settlements::default()
-        };
+        let settle = Settlements { extends: vec![extend], ..Settlements::default() };
         let reply = self.broker.settle(settle).await.map_err(status::status)?;
         Ok(Response::new(convert::extended(only(reply.extends)?)))
     }
@@ -132,18 +117,9 @@ impl<S: Store> QueueService for QueueApi<S> {
         let context = super::context(&self.broker, &settings, &[]);
         let query = convert::list_dead_letters(&context, request.into_inner()).map_err(refused)?;
         let (part, full) = (query.part.clone(), query.full);
-        let page = self
-            .broker
-            .list_dead_letters(query)
-            .await
-            .map_err(status::status)?;
+        let page = self.broker.list_dead_letters(query).await.map_err(status::status)?;
         let limits = self.broker.limits();
-        Ok(Response::new(convert::dead_letters_page(
-            &settings,
-            limits,
-            (&part, full),
-            page,
-        )))
+        Ok(Response::new(convert::dead_letters_page(&settings, limits, (&part, full), page)))
     }
 
     async fn requeue(&self, request: Request<pb::RequeueRequest>) -> Reply<pb::RequeueResponse> {
@@ -153,10 +129,7 @@ impl<S: Store> QueueService for QueueApi<S> {
         let by_id = matches!(requeue.which, RequeueSelector::Ids(_));
         let part = requeue.part.clone();
         let requeued = self.broker.requeue(requeue).await.map_err(status::status)?;
-        Ok(Response::new(convert::requeue_response(
-            (!by_id).then_some(&part),
-            requeued,
-        )))
+        Ok(Response::new(convert::requeue_response((!by_id).then_some(&part), requeued)))
     }
 
     async fn breaker_status(
@@ -174,8 +147,6 @@ fn refused(invalid: convert::Invalid) -> Status {
 /// The one answer to a settlement that was sent alone.
 fn only<T>(mut results: Vec<Result<T, Refusal>>) -> Result<T, Status> {
     let unanswered = || StoreError::OutcomeUnknown("the store did not answer for it".into());
-    let result = results
-        .pop()
-        .ok_or_else(|| status::status(Error::Store(unanswered())))?;
+    let result = results.pop().ok_or_else(|| status::status(Error::Store(unanswered())))?;
     result.map_err(|refusal| status::status(Error::Refused(refusal)))
 }

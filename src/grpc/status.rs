@@ -45,14 +45,7 @@ struct Explanation {
 impl Explanation {
     fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self {
-            code,
-            reason,
-            message,
-            fields: vec![],
-            retry_after: None,
-            facts: vec![],
-        }
+        Self { code, reason, message, fields: vec![], retry_after: None, facts: vec![] }
     }
 
     fn field(mut self, field: &str) -> Self {
@@ -90,11 +83,8 @@ impl Explanation {
 
     fn into_status(mut self) -> Status {
         self.bound();
-        let facts: HashMap<_, _> = self
-            .facts
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let facts: HashMap<_, _> =
+            self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let mut details = ErrorDetails::with_error_info(self.reason, DOMAIN, facts);
         for (field, message) in self.fields {
             details.add_bad_request_violation(field, message);
@@ -118,12 +108,7 @@ impl Explanation {
             message: self.message,
             retryable: self.retry_after.is_some(),
             retry_after: self.retry_after.map(duration_out),
-            field: self
-                .fields
-                .into_iter()
-                .next()
-                .map(|(field, _)| field)
-                .unwrap_or_default(),
+            field: self.fields.into_iter().next().map(|(field, _)| field).unwrap_or_default(),
         }
     }
 }
@@ -184,19 +169,12 @@ pub(super) fn unreadable(detail: &str) -> Status {
 }
 
 fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
-    let mut messages: Vec<_> = found
-        .iter()
-        .take(FIELDS_MAX)
-        .map(ToString::to_string)
-        .collect();
+    let mut messages: Vec<_> = found.iter().take(FIELDS_MAX).map(ToString::to_string).collect();
     if found.len() > FIELDS_MAX {
         messages.insert(0, format!("{} fields are wrong", found.len()));
     }
     let message = messages.join("; ");
-    let sizes: Vec<_> = found
-        .iter()
-        .filter_map(|violation| violation.body_too_large)
-        .collect();
+    let sizes: Vec<_> = found.iter().filter_map(|violation| violation.body_too_large).collect();
     let mut explanation = match sizes[..] {
         // Only if nothing else is wrong: shrinking the body would then be enough.
         [(bytes, limit), ..] if sizes.len() == found.len() => {

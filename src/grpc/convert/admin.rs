@@ -33,16 +33,10 @@ pub(in crate::grpc) fn get_job(
 }
 
 pub(in crate::grpc) fn job_info(settings: &Settings, report: JobReport) -> pb::JobInfo {
-    let JobReport {
-        view,
-        waiting_because,
-    } = report;
+    let JobReport { view, waiting_because } = report;
     let mut attempts: Vec<_> = view.attempts.iter().map(attempt_out).collect();
     attempts.extend(view.delivery.as_ref().map(running_out));
-    let completed = view
-        .attempts
-        .last()
-        .filter(|_| view.state == State::Completed);
+    let completed = view.attempts.last().filter(|_| view.state == State::Completed);
     let completed = completed.filter(|attempt| attempt.status == AttemptStatus::Succeeded);
     let scheduled_at = view.ready_at.filter(|_| view.state == State::Scheduled);
     let mut info = pb::JobInfo {
@@ -52,9 +46,7 @@ pub(in crate::grpc) fn job_info(settings: &Settings, report: JobReport) -> pb::J
         waiting_because,
         releases: view.progress.releases,
         interruptions: view.progress.interruptions,
-        dead_reason: view
-            .death
-            .map_or(0, |death| dead_reason_out(death.reason).into()),
+        dead_reason: view.death.map_or(0, |death| dead_reason_out(death.reason).into()),
         uncounted_failures: view.progress.uncounted,
         cancel_requested: view.progress.cancel_requested,
         completed_at: completed.map(|attempt| timestamp_out(attempt.ended_at)),
@@ -63,14 +55,7 @@ pub(in crate::grpc) fn job_info(settings: &Settings, report: JobReport) -> pb::J
         ..pb::JobInfo::default()
     };
     let now = (view.state, view.delivery.as_ref());
-    let mut job = viewed(
-        settings,
-        &view.queue,
-        view.spec,
-        view.progress,
-        now,
-        View::Full,
-    );
+    let mut job = viewed(settings, &view.queue, view.spec, view.progress, now, View::Full);
     job.last_failure = view.last_failure.map(brief_failure_out);
     info.job = Some(job);
     info
@@ -86,9 +71,7 @@ pub(in crate::grpc) fn list_queues(
     if !request.page_token.is_empty() {
         match page_token::decode(Kind::Queues, "", &request.page_token) {
             Ok(name) => {
-                after = String::from_utf8(name)
-                    .ok()
-                    .and_then(|name| QueueName::parse(&name));
+                after = String::from_utf8(name).ok().and_then(|name| QueueName::parse(&name));
             }
             Err(problem) => check.refuse("page_token", problem),
         }
@@ -103,16 +86,11 @@ pub(in crate::grpc) fn queues_page(
     limit: usize,
 ) -> pb::ListQueuesResponse {
     let last = reports.last().filter(|_| reports.len() >= limit);
-    let queues = reports
-        .iter()
-        .map(|report| (&report.view.name, queue_out(report)));
+    let queues = reports.iter().map(|report| (&report.view.name, queue_out(report)));
     let (queues, cut_after) = page_token::fit(queues, limits.reply_bytes);
     let next = cut_after.or_else(|| last.map(|last| &last.view.name));
     let token = |name: &QueueName| page_token::encode(Kind::Queues, "", name.as_str().as_bytes());
-    pb::ListQueuesResponse {
-        next_page_token: next.map(token).unwrap_or_default(),
-        queues,
-    }
+    pb::ListQueuesResponse { next_page_token: next.map(token).unwrap_or_default(), queues }
 }
 
 fn queue_out(report: &QueueReport) -> pb::Queue {
@@ -124,10 +102,7 @@ fn queue_out(report: &QueueReport) -> pb::Queue {
         leased: count(depths.leased),
         dead: count(depths.dead),
         overflow: count(depths.overflow),
-        oldest_ready_age: report
-            .view
-            .oldest_ready_at
-            .map(|at| duration_out(report.now.since(at))),
+        oldest_ready_age: report.view.oldest_ready_at.map(|at| duration_out(report.now.since(at))),
         breaker: pb::BreakerState::Closed.into(),
         policy: Some(policy_out(&report.policy)),
         ..pb::Queue::default()
@@ -176,63 +151,37 @@ mod tests {
     fn report(name: &str, ready: u64) -> QueueReport {
         let view = QueueView {
             name: QueueName::parse(name).unwrap(),
-            depths: Depths {
-                ready,
-                ..Depths::default()
-            },
+            depths: Depths { ready, ..Depths::default() },
             totals: Totals::default(),
             oldest_ready_at: Some(Timestamp::from_millis(1_000)),
         };
-        QueueReport {
-            view,
-            policy: RetryPolicy::default(),
-            now: Timestamp::from_millis(3_500),
-        }
+        QueueReport { view, policy: RetryPolicy::default(), now: Timestamp::from_millis(3_500) }
     }
 
     #[test]
     fn a_full_page_of_queues_has_a_token_for_the_next() {
-        let page = queues_page(
-            &Limits::default(),
-            vec![report("a", 1), report("b", u64::MAX)],
-            2,
-        );
+        let page = queues_page(&Limits::default(), vec![report("a", 1), report("b", u64::MAX)], 2);
         assert_eq!((page.queues[0].ready, page.queues[1].ready), (1, u32::MAX));
         assert_eq!(
             page.queues[0].oldest_ready_age,
             Some(duration_out(Duration::from_millis(2_500)))
         );
-        let request = pb::ListQueuesRequest {
-            page_size: 2,
-            page_token: page.next_page_token,
-        };
+        let request = pb::ListQueuesRequest { page_size: 2, page_token: page.next_page_token };
         let (after, limit) = list_queues(&Limits::default(), &request).unwrap();
         assert_eq!((after, limit), (QueueName::parse("b"), 2));
-        assert_eq!(
-            queues_page(&Limits::default(), vec![report("a", 1)], 2).next_page_token,
-            ""
-        );
+        assert_eq!(queues_page(&Limits::default(), vec![report("a", 1)], 2).next_page_token, "");
     }
 
     #[test]
     fn bad_fields_are_named() {
         let limits = Limits::default();
-        let bad = pb::ListQueuesRequest {
-            page_token: "x".into(),
-            page_size: 0,
-        };
+        let bad = pb::ListQueuesRequest { page_token: "x".into(), page_size: 0 };
         assert!(refusals(list_queues(&limits, &bad))[0].starts_with("page_token: "));
-        let bad = pb::GetJobRequest {
-            job_id: String::new(),
-            queue: "!".into(),
-        };
+        let bad = pb::GetJobRequest { job_id: String::new(), queue: "!".into() };
         let refused = refusals(get_job(&limits, bad));
         assert!(refused[0].starts_with("job_id: ") && refused[1].starts_with("queue: "));
         let bad = pb::ExplainPolicyRequest {
-            policy: Some(pb::RetryPolicy {
-                preset: "x".into(),
-                ..Default::default()
-            }),
+            policy: Some(pb::RetryPolicy { preset: "x".into(), ..Default::default() }),
             queue: "!".into(),
             error_type: "x".repeat(257),
         };

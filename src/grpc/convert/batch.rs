@@ -28,15 +28,8 @@ pub(in crate::grpc) fn enqueue_batch(
     context: &Context<'_>,
     request: pb::EnqueueBatchRequest,
 ) -> Result<(Vec<NewJob>, Refused), Invalid> {
-    check_size(
-        context.limits,
-        "jobs",
-        request.jobs.len(),
-        request.encoded_len(),
-    )?;
-    Ok(split(request.jobs, "jobs", |place, job| {
-        enqueue(context, place, job)
-    }))
+    check_size(context.limits, "jobs", request.jobs.len(), request.encoded_len())?;
+    Ok(split(request.jobs, "jobs", |place, job| enqueue(context, place, job)))
 }
 
 /// Those of a Settle, or of a Claim that settles on its way.
@@ -51,29 +44,14 @@ pub(in crate::grpc) fn settlements(
         true => ["settle", "settle.acks", "settle.nacks", "settle.extends"],
     };
     check_size(limits, names[0], items, request.encoded_len())?;
-    let (acks, bad_acks): (Vec<Ack>, _) = split(request.acks, names[1], |place, item| {
-        ack(limits, place, item)
-    });
-    let (nacks, bad_nacks): (Vec<Nack>, _) = split(request.nacks, names[2], |place, item| {
-        nack(limits, place, item)
-    });
+    let (acks, bad_acks): (Vec<Ack>, _) =
+        split(request.acks, names[1], |place, item| ack(limits, place, item));
+    let (nacks, bad_nacks): (Vec<Nack>, _) =
+        split(request.nacks, names[2], |place, item| nack(limits, place, item));
     let (extends, bad_extends): (Vec<Extend>, _) =
-        split(request.extends, names[3], |place, item| {
-            extend(limits, place, item)
-        });
-    let refused = RefusedSettlements {
-        acks: bad_acks,
-        nacks: bad_nacks,
-        extends: bad_extends,
-    };
-    Ok((
-        Settlements {
-            acks,
-            nacks,
-            extends,
-        },
-        refused,
-    ))
+        split(request.extends, names[3], |place, item| extend(limits, place, item));
+    let refused = RefusedSettlements { acks: bad_acks, nacks: bad_nacks, extends: bad_extends };
+    Ok((Settlements { acks, nacks, extends }, refused))
 }
 
 fn check_size(limits: &Limits, field: &str, items: usize, bytes: usize) -> Result<(), Invalid> {
@@ -129,18 +107,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn job(queue: &str) -> pb::EnqueueRequest {
-        pb::EnqueueRequest {
-            queue: queue.into(),
-            r#type: "t".into(),
-            ..Default::default()
-        }
+        pb::EnqueueRequest { queue: queue.into(), r#type: "t".into(), ..Default::default() }
     }
 
     #[test]
     fn a_bad_item_is_refused_alone() {
-        let request = pb::EnqueueBatchRequest {
-            jobs: vec![job("a"), job("!"), job("b")],
-        };
+        let request = pb::EnqueueBatchRequest { jobs: vec![job("a"), job("!"), job("b")] };
         let (valid, refused) = enqueue_batch(&context(), request).unwrap();
         assert_eq!(valid.len(), 2);
         assert_eq!(refused[0].0, 1);
@@ -149,21 +121,14 @@ mod tests {
 
     #[test]
     fn too_many_items_or_bytes_refuse_the_whole_call() {
-        let many = pb::EnqueueBatchRequest {
-            jobs: vec![job("a"); 1_001],
-        };
+        let many = pb::EnqueueBatchRequest { jobs: vec![job("a"); 1_001] };
         assert!(refusals(enqueue_batch(&context(), many))[0].contains("at most 1000 items"));
         let mut large = job("a");
         large.body = Some(pb::enqueue_request::Body::Data(vec![0; 1 << 20].into()));
-        let large = pb::EnqueueBatchRequest {
-            jobs: vec![large; 4],
-        };
+        let large = pb::EnqueueBatchRequest { jobs: vec![large; 4] };
         assert!(refusals(enqueue_batch(&context(), large))[0].contains("at most 4194304 bytes"));
         let acks = vec![pb::AckRequest::default(); 1_001];
-        let many = pb::SettleRequest {
-            acks,
-            ..Default::default()
-        };
+        let many = pb::SettleRequest { acks, ..Default::default() };
         let refused = refusals(settlements(context().limits, many, true));
         assert!(refused[0].starts_with("settle: "), "{refused:?}");
     }

@@ -29,11 +29,7 @@ pub(in crate::grpc) struct Invalid(pub(in crate::grpc) Vec<Violation>);
 impl Invalid {
     pub(super) fn one(field: impl Into<String>, message: impl Into<String>) -> Self {
         let (field, message) = (field.into(), message.into());
-        Self(vec![Violation {
-            field,
-            message,
-            body_too_large: None,
-        }])
+        Self(vec![Violation { field, message, body_too_large: None }])
     }
 }
 
@@ -53,19 +49,11 @@ pub(super) struct Check<'a> {
 
 impl<'a> Check<'a> {
     pub(super) fn new(limits: &'a Limits) -> Self {
-        Self {
-            limits,
-            place: None,
-            found: Vec::new(),
-        }
+        Self { limits, place: None, found: Vec::new() }
     }
 
     pub(super) fn at(limits: &'a Limits, place: Option<Place>) -> Self {
-        Self {
-            limits,
-            place,
-            found: Vec::new(),
-        }
+        Self { limits, place, found: Vec::new() }
     }
 
     pub(super) fn refuse(&mut self, field: impl Display, message: impl Into<String>) {
@@ -77,11 +65,7 @@ impl<'a> Check<'a> {
             None => field.to_string(),
             Some(Place { list, at }) => format!("{list}[{at}].{field}"),
         };
-        self.found.push(Violation {
-            field,
-            message,
-            body_too_large: size,
-        });
+        self.found.push(Violation { field, message, body_too_large: size });
     }
 
     /// The value, unless something was refused.
@@ -103,11 +87,7 @@ impl<'a> Check<'a> {
 
     /// A queue that need not be named.
     pub(super) fn queue_if_given(&mut self, field: impl Display, name: &str) -> Option<QueueName> {
-        if name.is_empty() {
-            None
-        } else {
-            self.queue(field, name)
-        }
+        if name.is_empty() { None } else { self.queue(field, name) }
     }
 
     pub(super) fn dead_part(&mut self, field: impl Display, name: &str) -> Option<DeadPart> {
@@ -124,10 +104,7 @@ impl<'a> Check<'a> {
     pub(super) fn lease(&mut self, field: impl Display, token: &str) -> Option<Lease> {
         let lease = Lease::parse(token);
         if lease.is_none() {
-            self.refuse(
-                field,
-                "not a lease; send the `lease` of the claimed job unchanged",
-            );
+            self.refuse(field, "not a lease; send the `lease` of the claimed job unchanged");
         }
         lease
     }
@@ -179,9 +156,6 @@ impl<'a> Check<'a> {
     }
 
     pub(super) fn unknown_value(&mut self, field: impl Display, value: i32) {
-        self.refuse(
-            field,
-            format!("{value} is not a value that this server knows"),
-        );
+        self.refuse(field, format!("{value} is not a value that this server knows"));
     }
 }

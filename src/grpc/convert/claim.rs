@@ -64,10 +64,7 @@ fn default_and_most(given: u32, default: usize, most: usize) -> usize {
 
 fn queues(check: &mut Check<'_>, names: &[String]) -> Vec<QueueName> {
     if names.is_empty() || names.len() > QUEUES_MAX {
-        check.refuse(
-            "queues",
-            format!("name 1 to {QUEUES_MAX} queues, not {}", names.len()),
-        );
+        check.refuse("queues", format!("name 1 to {QUEUES_MAX} queues, not {}", names.len()));
         return Vec::new();
     }
     let mut seen = HashSet::with_capacity(names.len());
@@ -99,10 +96,7 @@ fn order(
     };
     if strict {
         if !weights.is_empty() {
-            check.refuse(
-                "weights",
-                "have no meaning with strict order; leave them out",
-            );
+            check.refuse("weights", "have no meaning with strict order; leave them out");
         }
         return Some(Order::Strict);
     }
@@ -130,16 +124,8 @@ pub(in crate::grpc) fn claim_response(
 ) -> pb::ClaimResponse {
     let now = reply.now;
     pb::ClaimResponse {
-        jobs: reply
-            .jobs
-            .into_iter()
-            .map(|job| delivered(settings, job))
-            .collect(),
-        idle: reply
-            .idle
-            .into_iter()
-            .map(|idle| idle_out(now, idle))
-            .collect(),
+        jobs: reply.jobs.into_iter().map(|job| delivered(settings, job)).collect(),
+        idle: reply.idle.into_iter().map(|idle| idle_out(now, idle)).collect(),
         server_time: Some(timestamp_out(now)),
         settled: Some(settle_response(reply.settled, refused)),
     }
@@ -169,10 +155,7 @@ mod tests {
 
     fn request(queues: &[&str]) -> pb::ClaimRequest {
         let queues = queues.iter().map(|&queue| queue.to_owned()).collect();
-        pb::ClaimRequest {
-            queues,
-            ..Default::default()
-        }
+        pb::ClaimRequest { queues, ..Default::default() }
     }
 
     fn read(request: pb::ClaimRequest) -> Result<ClaimRequest, Invalid> {
@@ -182,31 +165,16 @@ mod tests {
     #[test]
     fn defaults_are_one_job_in_turn_without_waiting() {
         let claim = read(request(&["a", "b"])).unwrap();
-        assert_eq!(
-            (claim.max_jobs, claim.max_bytes, claim.wait),
-            (1, 7 << 19, Duration::ZERO)
-        );
-        assert_eq!(
-            claim.order,
-            Order::RoundRobin {
-                weights: vec![1, 1]
-            }
-        );
+        assert_eq!((claim.max_jobs, claim.max_bytes, claim.wait), (1, 7 << 19, Duration::ZERO));
+        assert_eq!(claim.order, Order::RoundRobin { weights: vec![1, 1] });
         assert_eq!(claim.lease_duration, None);
     }
 
     #[test]
     fn what_is_over_a_limit_is_cut() {
-        let wait = Some(prost_types::Duration {
-            seconds: 3_600,
-            nanos: 0,
-        });
-        let given = pb::ClaimRequest {
-            max_jobs: u32::MAX,
-            max_bytes: u32::MAX,
-            wait,
-            ..request(&["a"])
-        };
+        let wait = Some(prost_types::Duration { seconds: 3_600, nanos: 0 });
+        let given =
+            pb::ClaimRequest { max_jobs: u32::MAX, max_bytes: u32::MAX, wait, ..request(&["a"]) };
         let cut = read(given.clone()).unwrap();
         assert_eq!((cut.max_jobs, cut.max_bytes), (1_000, 7 << 19));
         assert_eq!(cut.wait, Duration::from_secs(30));
@@ -218,17 +186,8 @@ mod tests {
     #[test]
     fn weights_follow_the_order_of_the_queues() {
         let weights = [("b".to_owned(), 3)].into();
-        let claim = read(pb::ClaimRequest {
-            weights,
-            ..request(&["a", "b"])
-        })
-        .unwrap();
-        assert_eq!(
-            claim.order,
-            Order::RoundRobin {
-                weights: vec![1, 3]
-            }
-        );
+        let claim = read(pb::ClaimRequest { weights, ..request(&["a", "b"]) }).unwrap();
+        assert_eq!(claim.order, Order::RoundRobin { weights: vec![1, 3] });
     }
 
     #[test]
@@ -236,111 +195,38 @@ mod tests {
         let weight = |queue: &str, weight| -> HashMap<_, _> { [(queue.to_owned(), weight)].into() };
         let many: Vec<_> = (0..101).map(|n| format!("q{n}")).collect();
         let long = "x".repeat(257);
-        let half = Some(prost_types::Duration {
-            seconds: 0,
-            nanos: 500_000_000,
-        });
-        let minus = Some(prost_types::Duration {
-            seconds: -1,
-            nanos: 0,
-        });
+        let half = Some(prost_types::Duration { seconds: 0, nanos: 500_000_000 });
+        let minus = Some(prost_types::Duration { seconds: -1, nanos: 0 });
         let strict = pb::ClaimOrder::Strict.into();
         for (given, field) in [
             (request(&[]), "queues"),
-            (
-                pb::ClaimRequest {
-                    queues: many,
-                    ..Default::default()
-                },
-                "queues",
-            ),
+            (pb::ClaimRequest { queues: many, ..Default::default() }, "queues"),
             (request(&["a", "a"]), "queues[1]"),
             (request(&["a", "b c"]), "queues[1]"),
+            (pb::ClaimRequest { order: 7, ..request(&["a"]) }, "order"),
+            (pb::ClaimRequest { weights: weight("b", 1), ..request(&["a"]) }, "weights[\"b\"]"),
+            (pb::ClaimRequest { weights: weight("a", 0), ..request(&["a"]) }, "weights[\"a\"]"),
+            (pb::ClaimRequest { weights: weight("a", 1_001), ..request(&["a"]) }, "weights[\"a\"]"),
             (
-                pb::ClaimRequest {
-                    order: 7,
-                    ..request(&["a"])
-                },
-                "order",
-            ),
-            (
-                pb::ClaimRequest {
-                    weights: weight("b", 1),
-                    ..request(&["a"])
-                },
-                "weights[\"b\"]",
-            ),
-            (
-                pb::ClaimRequest {
-                    weights: weight("a", 0),
-                    ..request(&["a"])
-                },
-                "weights[\"a\"]",
-            ),
-            (
-                pb::ClaimRequest {
-                    weights: weight("a", 1_001),
-                    ..request(&["a"])
-                },
-                "weights[\"a\"]",
-            ),
-            (
-                pb::ClaimRequest {
-                    weights: weight("a", 1),
-                    order: strict,
-                    ..request(&["a"])
-                },
+                pb::ClaimRequest { weights: weight("a", 1), order: strict, ..request(&["a"]) },
                 "weights",
             ),
-            (
-                pb::ClaimRequest {
-                    wait: minus,
-                    ..request(&["a"])
-                },
-                "wait",
-            ),
-            (
-                pb::ClaimRequest {
-                    lease_duration: half,
-                    ..request(&["a"])
-                },
-                "lease_duration",
-            ),
-            (
-                pb::ClaimRequest {
-                    worker_id: long.clone(),
-                    ..request(&["a"])
-                },
-                "worker_id",
-            ),
-            (
-                pb::ClaimRequest {
-                    request_id: long,
-                    ..request(&["a"])
-                },
-                "request_id",
-            ),
+            (pb::ClaimRequest { wait: minus, ..request(&["a"]) }, "wait"),
+            (pb::ClaimRequest { lease_duration: half, ..request(&["a"]) }, "lease_duration"),
+            (pb::ClaimRequest { worker_id: long.clone(), ..request(&["a"]) }, "worker_id"),
+            (pb::ClaimRequest { request_id: long, ..request(&["a"]) }, "request_id"),
         ] {
             let refused = refusals(read(given));
             let start = format!("{field}: ");
-            assert!(
-                refused.len() == 1 && refused[0].starts_with(&start),
-                "{field}: {refused:?}"
-            );
+            assert!(refused.len() == 1 && refused[0].starts_with(&start), "{field}: {refused:?}");
         }
     }
 
     #[test]
     fn a_bad_settlement_does_not_keep_the_claim_from_working() {
         let acks = vec![pb::AckRequest::default()];
-        let settle = Some(pb::SettleRequest {
-            acks,
-            ..Default::default()
-        });
-        let given = pb::ClaimRequest {
-            settle,
-            ..request(&["a"])
-        };
+        let settle = Some(pb::SettleRequest { acks, ..Default::default() });
+        let given = pb::ClaimRequest { settle, ..request(&["a"]) };
         let (claim, refused) = claim(&Limits::default(), None, given).unwrap();
         assert!(claim.settle.is_empty());
         assert_eq!(refused.acks.len(), 1);

@@ -34,9 +34,7 @@ pub(in crate::grpc) fn list_dead_letters(
 ) -> Result<DeadLetterQuery, Invalid> {
     let mut check = Check::new(context.limits);
     let part = check.dead_part("queue", &request.queue);
-    let filtered = request
-        .filter
-        .is_some_and(|filter| filter != Default::default());
+    let filtered = request.filter.is_some_and(|filter| filter != Default::default());
     check.without_meaning("filter", filtered);
     let full = match pb::View::try_from(request.view) {
         Ok(pb::View::Unspecified | pb::View::Basic) => false,
@@ -104,9 +102,7 @@ fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter 
         retry_delays: delays.map(duration_out).collect(),
         attempts,
         redrives: job.progress.redrives,
-        fingerprint: failure
-            .map(|f| f.fingerprint(&job.spec.job_type))
-            .unwrap_or_default(),
+        fingerprint: failure.map(|f| f.fingerprint(&job.spec.job_type)).unwrap_or_default(),
         ..pb::DeadLetter::default()
     };
     if let Some(death) = job.death {
@@ -116,14 +112,7 @@ fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter 
         letter.overflow = death.overflow;
     }
     let now = (job.state, None);
-    letter.job = Some(viewed(
-        settings,
-        &job.queue,
-        job.spec,
-        job.progress,
-        now,
-        view,
-    ));
+    letter.job = Some(viewed(settings, &job.queue, job.spec, job.progress, now, view));
     letter
 }
 
@@ -167,11 +156,7 @@ fn selector(check: &mut Check<'_>, request: pb::RequeueRequest) -> Option<Requeu
         ("oldest", request.oldest > 0),
         ("all", request.all),
     ];
-    let named: Vec<_> = given
-        .iter()
-        .filter(|(_, given)| *given)
-        .map(|(name, _)| *name)
-        .collect();
+    let named: Vec<_> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
     let limit = match request.limit {
         0 => limits.bulk_default,
         limit => (limit as usize).min(limits.bulk_max),
@@ -195,11 +180,7 @@ fn selector(check: &mut Check<'_>, request: pb::RequeueRequest) -> Option<Requeu
         }
         ["oldest"] => {
             // A limit can only make it fewer.
-            let most = if request.limit > 0 {
-                limit
-            } else {
-                limits.bulk_max
-            };
+            let most = if request.limit > 0 { limit } else { limits.bulk_max };
             Some(RequeueSelector::Oldest((request.oldest as usize).min(most)))
         }
         ["all"] => Some(RequeueSelector::All { limit }),
@@ -234,10 +215,7 @@ pub(in crate::grpc) fn requeue_response(
             SkipReason::IdTaken => "ID_TAKEN",
             SkipReason::DataCorrupt => "DATA_CORRUPT",
         };
-        pb::SkippedJob {
-            job_id: id.to_string(),
-            reason: reason.to_owned(),
-        }
+        pb::SkippedJob { job_id: id.to_string(), reason: reason.to_owned() }
     });
     pb::RequeueResponse {
         requeued: count(requeued.ids.len() as u64),

@@ -57,11 +57,7 @@ pub(in crate::grpc) fn enqueue(
     let headers = headers(&mut check, request.headers, context.trace);
     let policy = policy::policy(&mut check, "retry_policy", request.retry_policy);
     if let (Some(over), Some(queue)) = (&policy, &queue) {
-        check_resolved(
-            &mut check,
-            over,
-            &context.settings.queue(queue).policy.apply(over),
-        );
+        check_resolved(&mut check, over, &context.settings.queue(queue).policy.apply(over));
     }
     let (body, content_type) = body(&mut check, request.body, request.content_type);
     let job = queue.map(|queue| NewJob {
@@ -93,11 +89,7 @@ fn start(
     delay: Option<prost_types::Duration>,
     run_at: Option<prost_types::Timestamp>,
 ) -> Start {
-    both(
-        check,
-        ["delay", "run_at"],
-        delay.is_some() && run_at.is_some(),
-    );
+    both(check, ["delay", "run_at"], delay.is_some() && run_at.is_some());
     let delay = check.duration_at_most("delay", delay, context.limits.delay);
     let run_at = check.timestamp_before("run_at", run_at, context.now);
     match (delay, run_at) {
@@ -113,11 +105,7 @@ fn expiry(
     expires_in: Option<prost_types::Duration>,
     expires_at: Option<prost_types::Timestamp>,
 ) -> Expiry {
-    both(
-        check,
-        ["expires_in", "expires_at"],
-        expires_in.is_some() && expires_at.is_some(),
-    );
+    both(check, ["expires_in", "expires_at"], expires_in.is_some() && expires_at.is_some());
     let expires_in = check.duration_at_most("expires_in", expires_in, context.limits.delay);
     let expires_at = check.timestamp_before("expires_at", expires_at, context.now);
     match (expires_in, expires_at) {
@@ -144,10 +132,7 @@ fn headers(
     let size = |(key, value): (&String, &String)| key.len() + value.len();
     let mut bytes: usize = given.iter().map(size).sum();
     if given.len() > most {
-        check.refuse(
-            "headers",
-            format!("must be at most {most} entries, not {}", given.len()),
-        );
+        check.refuse("headers", format!("must be at most {most} entries, not {}", given.len()));
     }
     if bytes > most_bytes {
         let message = format!("must be at most {most_bytes} bytes, names included, not {bytes}");
@@ -177,10 +162,7 @@ fn check_resolved(
     if !over.is_empty()
         && let Err(problem) = resolved.validate()
     {
-        check.refuse(
-            format_args!("retry_policy.{}", problem.field),
-            problem.message,
-        );
+        check.refuse(format_args!("retry_policy.{}", problem.field), problem.message);
     }
 }
 
@@ -241,14 +223,10 @@ pub(in crate::grpc) fn enqueue_batch_response(
         {
             error.field = format!("jobs[{at}].{}", error.field);
         }
-        pb::EnqueueResult {
-            outcome: Some(outcome),
-        }
+        pb::EnqueueResult { outcome: Some(outcome) }
     };
     let outcomes = merge(answers, refused).into_iter().enumerate();
-    pb::EnqueueBatchResponse {
-        results: outcomes.map(result).collect(),
-    }
+    pb::EnqueueBatchResponse { results: outcomes.map(result).collect() }
 }
 
 #[cfg(test)]

@@ -7,10 +7,7 @@ use crate::{domain::failure::Failure, grpc::pb};
 pub(super) fn failure(check: &mut Check<'_>, given: pb::Failure) -> Failure {
     check.name("error.type", &given.r#type);
     if given.http_status != 0 && !(100..=599).contains(&given.http_status) {
-        let message = format!(
-            "must be 100 to 599, or 0 for none, not {}",
-            given.http_status
-        );
+        let message = format!("must be 100 to 599, or 0 for none, not {}", given.http_status);
         check.refuse("error.http_status", message);
     }
     Failure {
@@ -81,9 +78,7 @@ mod tests {
 
     fn details(kind: Kind) -> Option<Struct> {
         let value = Value { kind: Some(kind) };
-        Some(Struct {
-            fields: [("k".to_owned(), value)].into(),
-        })
+        Some(Struct { fields: [("k".to_owned(), value)].into() })
     }
 
     #[test]
@@ -101,37 +96,16 @@ mod tests {
         assert_eq!(failure.details, r#"{"k":"v"}"#);
         assert_eq!(failure_out(&failure), given);
         let brief = brief_failure_out(failure);
-        assert_eq!(
-            (brief.stack_trace.as_str(), brief.response_body.as_str()),
-            ("", "")
-        );
+        assert_eq!((brief.stack_trace.as_str(), brief.response_body.as_str()), ("", ""));
         assert_eq!(brief.message, "too slow");
     }
 
     #[test]
     fn bad_fields_are_named() {
         for (given, start) in [
-            (
-                pb::Failure {
-                    r#type: "x".repeat(257),
-                    ..Default::default()
-                },
-                "error.type: ",
-            ),
-            (
-                pb::Failure {
-                    http_status: 99,
-                    ..Default::default()
-                },
-                "error.http_status: ",
-            ),
-            (
-                pb::Failure {
-                    http_status: 600,
-                    ..Default::default()
-                },
-                "error.http_status: ",
-            ),
+            (pb::Failure { r#type: "x".repeat(257), ..Default::default() }, "error.type: "),
+            (pb::Failure { http_status: 99, ..Default::default() }, "error.http_status: "),
+            (pb::Failure { http_status: 600, ..Default::default() }, "error.http_status: "),
             (
                 pb::Failure {
                     details: details(Kind::StringValue("x".repeat(17 << 10))),
@@ -140,18 +114,12 @@ mod tests {
                 "error.details: ",
             ),
             (
-                pb::Failure {
-                    details: details(Kind::NumberValue(f64::NAN)),
-                    ..Default::default()
-                },
+                pb::Failure { details: details(Kind::NumberValue(f64::NAN)), ..Default::default() },
                 "error.details.k: ",
             ),
         ] {
             let refused = refusals(read(given));
-            assert!(
-                refused.len() == 1 && refused[0].starts_with(start),
-                "{refused:?}"
-            );
+            assert!(refused.len() == 1 && refused[0].starts_with(start), "{refused:?}");
         }
     }
 }

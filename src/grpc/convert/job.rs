@@ -16,13 +16,7 @@ use crate::{
 
 /// A job for its worker.
 pub(super) fn delivered(settings: &Settings, job: Delivered) -> pb::Job {
-    let Delivered {
-        queue,
-        spec,
-        progress,
-        delivery,
-        last_failure,
-    } = job;
+    let Delivered { queue, spec, progress, delivery, last_failure } = job;
     let mut out = plain(settings, &queue, spec, progress, delivery.attempt);
     out.is_last_attempt &= !delivery.probe;
     out.lease = delivery.lease.to_string();

@@ -31,9 +31,7 @@ fn write(value: &Value, out: &mut String, depth: usize) -> Result<(), NotJson> {
         None => return Err(refuse("has no value")),
         Some(Kind::NullValue(0)) => out.push_str("null"),
         Some(Kind::NullValue(other)) => {
-            return Err(refuse(format!(
-                "{other} is not a value that this server knows"
-            )));
+            return Err(refuse(format!("{other} is not a value that this server knows")));
         }
         Some(Kind::BoolValue(value)) => out.push_str(if *value { "true" } else { "false" }),
         Some(Kind::NumberValue(number)) => write_number(*number, out)?,
@@ -100,10 +98,7 @@ fn deeper(depth: usize) -> Result<usize, NotJson> {
 }
 
 fn refuse(message: impl Into<String>) -> NotJson {
-    NotJson {
-        path: String::new(),
-        message: message.into(),
-    }
+    NotJson { path: String::new(), message: message.into() }
 }
 
 impl NotJson {
@@ -122,10 +117,7 @@ pub(super) fn object_out(text: &str) -> Option<Struct> {
 }
 
 fn struct_out(object: serde_json::Map<String, serde_json::Value>) -> Struct {
-    let fields = object
-        .into_iter()
-        .map(|(key, value)| (key, value_out(value)))
-        .collect();
+    let fields = object.into_iter().map(|(key, value)| (key, value_out(value))).collect();
     Struct { fields }
 }
 
@@ -135,9 +127,9 @@ fn value_out(value: serde_json::Value) -> Value {
         serde_json::Value::Bool(value) => Kind::BoolValue(value),
         serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
         serde_json::Value::String(text) => Kind::StringValue(text),
-        serde_json::Value::Array(values) => Kind::ListValue(ListValue {
-            values: values.into_iter().map(value_out).collect(),
-        }),
+        serde_json::Value::Array(values) => {
+            Kind::ListValue(ListValue { values: values.into_iter().map(value_out).collect() })
+        }
         serde_json::Value::Object(object) => Kind::StructValue(struct_out(object)),
     };
     Value { kind: Some(kind) }
@@ -150,9 +142,7 @@ mod tests {
     use serde_json::json;
 
     fn number(number: f64) -> Value {
-        Value {
-            kind: Some(Kind::NumberValue(number)),
-        }
+        Value { kind: Some(Kind::NumberValue(number)) }
     }
 
     fn refusal(value: serde_json::Value) -> String {
@@ -164,10 +154,7 @@ mod tests {
     fn keys_are_sorted_and_nothing_is_wasted() {
         let value = json!({"b": [1, 2.5, "x\n\"é"], "a": {"z": null, "y": true}, "": false});
         let text = canonical(&value_out(value)).unwrap();
-        assert_eq!(
-            text,
-            r#"{"":false,"a":{"y":true,"z":null},"b":[1,2.5,"x\n\"é"]}"#
-        );
+        assert_eq!(text, r#"{"":false,"a":{"y":true,"z":null},"b":[1,2.5,"x\n\"é"]}"#);
     }
 
     #[test]
@@ -189,10 +176,7 @@ mod tests {
     #[test]
     fn what_a_double_cannot_say_is_refused_with_its_path() {
         for (value, start) in [
-            (
-                json!({"user": {"id": 9_007_199_254_740_992_u64}}),
-                "json.user.id: 9007199254740992",
-            ),
+            (json!({"user": {"id": 9_007_199_254_740_992_u64}}), "json.user.id: 9007199254740992"),
             (json!({"ids": [1, -1e300]}), "json.ids[1]: -1"),
             (json!(1e16), "json: 1"),
         ] {
@@ -203,12 +187,7 @@ mod tests {
             assert!(canonical(&number(bad)).is_err(), "{bad}");
         }
         assert!(canonical(&Value { kind: None }).is_err());
-        assert!(
-            canonical(&Value {
-                kind: Some(Kind::NullValue(3))
-            })
-            .is_err()
-        );
+        assert!(canonical(&Value { kind: Some(Kind::NullValue(3)) }).is_err());
     }
 
     #[test]

@@ -54,12 +54,7 @@ pub(super) mod testing {
     /// The default limits and settings, a thousand seconds after the epoch.
     pub(in crate::grpc) fn context() -> Context<'static> {
         let now = Timestamp::from_millis(1_000_000);
-        Context {
-            limits: &LIMITS,
-            settings: &SETTINGS,
-            now,
-            trace: &[],
-        }
+        Context { limits: &LIMITS, settings: &SETTINGS, now, trace: &[] }
     }
 
     /// `field: message` of everything that was refused.

@@ -27,9 +27,7 @@ pub(super) fn decode(kind: Kind, query: &str, token: &str) -> Result<Vec<u8>, &'
     const MALFORMED: &str = "not a token of this server; send it back exactly as it came";
     const OTHER: &str = "belongs to another query; repeat the call with the same fields, or start \
                          again without it";
-    let mut token = BASE64_URL_SAFE_NO_PAD
-        .decode(token)
-        .map_err(|_| MALFORMED)?;
+    let mut token = BASE64_URL_SAFE_NO_PAD.decode(token).map_err(|_| MALFORMED)?;
     let at = token.len().checked_sub(4).ok_or(MALFORMED)?;
     let sum = token.split_off(at);
     if crc32c::crc32c(&token).to_be_bytes() != *sum {
@@ -49,9 +47,7 @@ pub(super) fn encode_number(kind: Kind, query: &str, number: u64) -> String {
 
 pub(super) fn decode_number(kind: Kind, query: &str, token: &str) -> Result<u64, &'static str> {
     let position = decode(kind, query, token)?;
-    let position = position
-        .try_into()
-        .map_err(|_| "not a token of this server")?;
+    let position = position.try_into().map_err(|_| "not a token of this server")?;
     Ok(u64::from_be_bytes(position))
 }
 

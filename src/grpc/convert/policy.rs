@@ -46,10 +46,7 @@ fn preset(check: &mut Check<'_>, name: &str, given: &str) -> Option<Preset> {
     let preset = Preset::parse(given);
     if preset.is_none() && !given.is_empty() {
         let known = Preset::ALL.map(Preset::name).join(", ");
-        check.refuse(
-            format_args!("{name}.preset"),
-            format!("no such preset; there are {known}"),
-        );
+        check.refuse(format_args!("{name}.preset"), format!("no such preset; there are {known}"));
     }
     preset
 }
@@ -113,13 +110,9 @@ fn jitter_out(jitter: Jitter) -> pb::Jitter {
 /// An override as it was given.
 pub(super) fn override_out(over: &PolicyOverride) -> pb::RetryPolicy {
     pb::RetryPolicy {
-        preset: over
-            .preset
-            .map_or_else(String::new, |preset| preset.name().to_owned()),
+        preset: over.preset.map_or_else(String::new, |preset| preset.name().to_owned()),
         max_retries: over.max_retries,
-        strategy: over
-            .strategy
-            .map_or(0, |strategy| strategy_out(strategy).into()),
+        strategy: over.strategy.map_or(0, |strategy| strategy_out(strategy).into()),
         base_delay: over.base_delay.map(duration_out),
         factor: over.factor,
         max_delay: over.max_delay.map(duration_out),
@@ -196,10 +189,7 @@ mod tests {
 
     #[test]
     fn every_bad_field_is_named() {
-        let negative = prost_types::Duration {
-            seconds: -1,
-            nanos: 0,
-        };
+        let negative = prost_types::Duration { seconds: -1, nanos: 0 };
         let minus = Some(negative);
         let given = pb::RetryPolicy {
             preset: "brave".into(),
@@ -227,10 +217,7 @@ mod tests {
             "jitter_max",
         ] {
             let start = format!("retry_policy.{field}: ");
-            assert!(
-                refused.iter().any(|r| r.starts_with(&start)),
-                "{field}: {refused:?}"
-            );
+            assert!(refused.iter().any(|r| r.starts_with(&start)), "{field}: {refused:?}");
         }
         assert_eq!(refused.len(), 10);
     }

@@ -30,11 +30,7 @@ pub(in crate::grpc) fn ack(
     let lease = check.lease("lease", &request.lease);
     check.at_most("note", request.note.len(), limits.note_bytes);
     check.at_most("result", request.result.len(), limits.result_bytes);
-    check.done(lease.map(|lease| Ack {
-        lease,
-        note: request.note,
-        result: request.result,
-    }))
+    check.done(lease.map(|lease| Ack { lease, note: request.note, result: request.result }))
 }
 
 pub(in crate::grpc) fn nack(
@@ -46,29 +42,18 @@ pub(in crate::grpc) fn nack(
     let lease = check.lease("lease", &request.lease);
     let failure = failure::failure(&mut check, request.error.unwrap_or_default());
     let retry_after = check.duration("retry_after", request.retry_after);
-    check.at_most(
-        "checkpoint",
-        request.checkpoint.len(),
-        limits.checkpoint_bytes,
-    );
+    check.at_most("checkpoint", request.checkpoint.len(), limits.checkpoint_bytes);
     let kind = pb::NackKind::try_from(request.kind);
     if failure.error_type.is_empty() && !matches!(kind, Ok(pb::NackKind::Release) | Err(_)) {
-        check.refuse(
-            "error.type",
-            "must be given: error rules and statistics go by it",
-        );
+        check.refuse("error.type", "must be given: error rules and statistics go by it");
     }
     let ending = match kind {
-        Ok(pb::NackKind::Unspecified | pb::NackKind::Retry) => Some(Ending::Failed {
-            failure,
-            permanent: false,
-            retry_after,
-        }),
-        Ok(pb::NackKind::Permanent) => Some(Ending::Failed {
-            failure,
-            permanent: true,
-            retry_after,
-        }),
+        Ok(pb::NackKind::Unspecified | pb::NackKind::Retry) => {
+            Some(Ending::Failed { failure, permanent: false, retry_after })
+        }
+        Ok(pb::NackKind::Permanent) => {
+            Some(Ending::Failed { failure, permanent: true, retry_after })
+        }
         Ok(pb::NackKind::Release) => Some(Ending::Released { retry_after }),
         Err(_) => {
             check.unknown_value("kind", request.kind);
@@ -91,23 +76,13 @@ pub(in crate::grpc) fn extend(
     let mut check = Check::at(limits, place);
     let lease = check.lease("lease", &request.lease);
     let duration = check.lease_duration(request.lease_duration);
-    check.at_most(
-        "checkpoint",
-        request.checkpoint.len(),
-        limits.checkpoint_bytes,
-    );
+    check.at_most("checkpoint", request.checkpoint.len(), limits.checkpoint_bytes);
     let checkpoint = request.checkpoint;
-    check.done(lease.map(|lease| Extend {
-        lease,
-        duration,
-        checkpoint,
-    }))
+    check.done(lease.map(|lease| Extend { lease, duration, checkpoint }))
 }
 
 pub(in crate::grpc) fn acked(acked: Acked) -> pb::AckResponse {
-    pb::AckResponse {
-        already_gone: acked.already_gone,
-    }
+    pb::AckResponse { already_gone: acked.already_gone }
 }
 
 /// The decision, as the attempt's record tells it.
@@ -168,27 +143,21 @@ pub(in crate::grpc) fn settle_response(
             bad_acks.map(|(at, error)| (at, ack_result::Outcome::Error(error))),
         )
         .into_iter()
-        .map(|outcome| pb::AckResult {
-            outcome: Some(outcome),
-        })
+        .map(|outcome| pb::AckResult { outcome: Some(outcome) })
         .collect(),
         nacks: merge(
             reply.nacks.into_iter().map(nack),
             bad_nacks.map(|(at, error)| (at, nack_result::Outcome::Error(error))),
         )
         .into_iter()
-        .map(|outcome| pb::NackResult {
-            outcome: Some(outcome),
-        })
+        .map(|outcome| pb::NackResult { outcome: Some(outcome) })
         .collect(),
         extends: merge(
             reply.extends.into_iter().map(extend),
             bad_extends.map(|(at, error)| (at, extend_result::Outcome::Error(error))),
         )
         .into_iter()
-        .map(|outcome| pb::ExtendResult {
-            outcome: Some(outcome),
-        })
+        .map(|outcome| pb::ExtendResult { outcome: Some(outcome) })
         .collect(),
     }
 }
@@ -202,23 +171,11 @@ mod tests {
     };
     use std::time::Duration;
 
-    const LEASE: Lease = Lease {
-        number: 7,
-        delivery: 2,
-        nonce: 9,
-    };
+    const LEASE: Lease = Lease { number: 7, delivery: 2, nonce: 9 };
 
     fn nack_request(kind: pb::NackKind, error_type: &str) -> pb::NackRequest {
-        let error = Some(pb::Failure {
-            r#type: error_type.into(),
-            ..Default::default()
-        });
-        pb::NackRequest {
-            lease: LEASE.to_string(),
-            error,
-            kind: kind.into(),
-            ..Default::default()
-        }
+        let error = Some(pb::Failure { r#type: error_type.into(), ..Default::default() });
+        pb::NackRequest { lease: LEASE.to_string(), error, kind: kind.into(), ..Default::default() }
     }
 
     fn read(request: pb::NackRequest) -> Result<Nack, Invalid> {
@@ -231,32 +188,17 @@ mod tests {
         for (kind, ending) in [
             (
                 pb::NackKind::Unspecified,
-                Ending::Failed {
-                    failure: failure(),
-                    permanent: false,
-                    retry_after: None,
-                },
+                Ending::Failed { failure: failure(), permanent: false, retry_after: None },
             ),
             (
                 pb::NackKind::Retry,
-                Ending::Failed {
-                    failure: failure(),
-                    permanent: false,
-                    retry_after: None,
-                },
+                Ending::Failed { failure: failure(), permanent: false, retry_after: None },
             ),
             (
                 pb::NackKind::Permanent,
-                Ending::Failed {
-                    failure: failure(),
-                    permanent: true,
-                    retry_after: None,
-                },
+                Ending::Failed { failure: failure(), permanent: true, retry_after: None },
             ),
-            (
-                pb::NackKind::Release,
-                Ending::Released { retry_after: None },
-            ),
+            (pb::NackKind::Release, Ending::Released { retry_after: None }),
         ] {
             assert_eq!(read(nack_request(kind, "E")).unwrap().ending, ending);
         }
@@ -264,16 +206,9 @@ mod tests {
 
     #[test]
     fn a_failure_needs_a_type_and_a_release_does_not() {
-        for kind in [
-            pb::NackKind::Unspecified,
-            pb::NackKind::Retry,
-            pb::NackKind::Permanent,
-        ] {
+        for kind in [pb::NackKind::Unspecified, pb::NackKind::Retry, pb::NackKind::Permanent] {
             let refused = refusals(read(nack_request(kind, "")));
-            assert!(
-                refused.len() == 1 && refused[0].starts_with("error.type: "),
-                "{refused:?}"
-            );
+            assert!(refused.len() == 1 && refused[0].starts_with("error.type: "), "{refused:?}");
         }
         assert!(read(nack_request(pb::NackKind::Release, "")).is_ok());
     }
@@ -282,10 +217,7 @@ mod tests {
     fn bad_fields_are_named() {
         let limits = Limits::default();
         let lease = LEASE.to_string();
-        let minus = Some(prost_types::Duration {
-            seconds: -1,
-            nanos: 0,
-        });
+        let minus = Some(prost_types::Duration { seconds: -1, nanos: 0 });
         let bad_nack = pb::NackRequest {
             lease: "x".into(),
             kind: 9,
@@ -294,39 +226,22 @@ mod tests {
             ..Default::default()
         };
         let fields = |refused: Vec<String>| -> Vec<String> {
-            refused
-                .iter()
-                .filter_map(|r| Some(r.split_once(": ")?.0.to_owned()))
-                .collect()
+            refused.iter().filter_map(|r| Some(r.split_once(": ")?.0.to_owned())).collect()
         };
         let refused = fields(refusals(read(bad_nack)));
         assert_eq!(refused, ["lease", "retry_after", "checkpoint", "kind"]);
 
         let note = "x".repeat(1_025);
         let result = vec![0; (64 << 10) + 1].into();
-        let bad_ack = pb::AckRequest {
-            lease: String::new(),
-            note,
-            result,
-        };
-        assert_eq!(
-            fields(refusals(ack(&limits, None, bad_ack))),
-            ["lease", "note", "result"]
-        );
+        let bad_ack = pb::AckRequest { lease: String::new(), note, result };
+        assert_eq!(fields(refusals(ack(&limits, None, bad_ack))), ["lease", "note", "result"]);
 
-        for (millis, fits) in [
-            (999, false),
-            (1_000, true),
-            (86_400_000, true),
-            (86_400_001, false),
-        ] {
+        for (millis, fits) in [(999, false), (1_000, true), (86_400_000, true), (86_400_001, false)]
+        {
             let duration = Some(duration_out(Duration::from_millis(millis)));
             let lease = lease.clone();
-            let request = pb::ExtendRequest {
-                lease,
-                lease_duration: duration,
-                checkpoint: String::new(),
-            };
+            let request =
+                pb::ExtendRequest { lease, lease_duration: duration, checkpoint: String::new() };
             let refused = fields(refusals(extend(&limits, None, request)));
             assert_eq!(refused.is_empty(), fits, "{millis}");
             assert!(fits || refused == ["lease_duration"]);
@@ -338,41 +253,11 @@ mod tests {
         use pb::NackOutcome::{DeadLettered, Released, RetryScheduled};
         let at = Timestamp::from_millis(5_000);
         for (status, next, outcome, has_time, reason) in [
-            (
-                AttemptStatus::Failed,
-                Next::Later { at },
-                RetryScheduled,
-                true,
-                0,
-            ),
-            (
-                AttemptStatus::Released,
-                Next::Later { at },
-                Released,
-                true,
-                0,
-            ),
-            (
-                AttemptStatus::Released,
-                Next::Behind { at },
-                Released,
-                false,
-                0,
-            ),
-            (
-                AttemptStatus::Interrupted,
-                Next::OldPlace,
-                Released,
-                false,
-                0,
-            ),
-            (
-                AttemptStatus::Failed,
-                Next::Bury(DeadReason::Exhausted),
-                DeadLettered,
-                false,
-                1,
-            ),
+            (AttemptStatus::Failed, Next::Later { at }, RetryScheduled, true, 0),
+            (AttemptStatus::Released, Next::Later { at }, Released, true, 0),
+            (AttemptStatus::Released, Next::Behind { at }, Released, false, 0),
+            (AttemptStatus::Interrupted, Next::OldPlace, Released, false, 0),
+            (AttemptStatus::Failed, Next::Bury(DeadReason::Exhausted), DeadLettered, false, 1),
         ] {
             let attempt = Attempt {
                 number: 2,

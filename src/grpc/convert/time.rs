@@ -56,10 +56,7 @@ impl Check<'_> {
     ) -> Option<Timestamp> {
         let prost_types::Timestamp { seconds, nanos } = given?;
         if !(0..NANOS).contains(&nanos) || !(FIRST_SECOND..=LAST_SECOND).contains(&seconds) {
-            self.refuse(
-                field,
-                "not a valid time: outside of years 1 to 9999, or bad nanos",
-            );
+            self.refuse(field, "not a valid time: outside of years 1 to 9999, or bad nanos");
             return None;
         }
         let since_epoch = match (u64::try_from(seconds), u32::try_from(nanos)) {
@@ -79,10 +76,7 @@ impl Check<'_> {
         let at = self.timestamp(field, given)?;
         let longest = self.limits.delay;
         if at > now.after(longest) {
-            self.refuse(
-                field,
-                format!("must be at most {} from now", human(longest)),
-            );
+            self.refuse(field, format!("must be at most {} from now", human(longest)));
             return None;
         }
         Some(at)
@@ -96,10 +90,7 @@ impl Check<'_> {
         let (least, most) = (self.limits.lease_min, self.limits.lease_max);
         if !(least..=most).contains(&duration) {
             let (least, most, given) = (human(least), human(most), human(duration));
-            self.refuse(
-                "lease_duration",
-                format!("must be {least} to {most}, not {given}"),
-            );
+            self.refuse("lease_duration", format!("must be {least} to {most}, not {given}"));
             return None;
         }
         Some(duration)
@@ -109,21 +100,13 @@ impl Check<'_> {
 pub(in crate::grpc) fn duration_out(duration: Duration) -> prost_types::Duration {
     let seconds = i64::try_from(duration.as_secs()).unwrap_or(LONGEST_SECONDS);
     if seconds >= LONGEST_SECONDS {
-        return prost_types::Duration {
-            seconds: LONGEST_SECONDS,
-            nanos: 0,
-        };
+        return prost_types::Duration { seconds: LONGEST_SECONDS, nanos: 0 };
     }
-    prost_types::Duration {
-        seconds,
-        nanos: duration.subsec_nanos().cast_signed(),
-    }
+    prost_types::Duration { seconds, nanos: duration.subsec_nanos().cast_signed() }
 }
 
 pub(in crate::grpc) fn timestamp_out(at: Timestamp) -> prost_types::Timestamp {
-    let seconds = i64::try_from(at.millis() / 1_000)
-        .unwrap_or(LAST_SECOND)
-        .min(LAST_SECOND);
+    let seconds = i64::try_from(at.millis() / 1_000).unwrap_or(LAST_SECOND).min(LAST_SECOND);
     let nanos = (at.millis() % 1_000) as i32 * 1_000_000;
     prost_types::Timestamp { seconds, nanos }
 }
@@ -182,21 +165,14 @@ mod tests {
             assert_eq!(read_duration(seconds, nanos), None, "{seconds} {nanos}");
         }
         assert_eq!(read_duration(0, 0), Some(Duration::ZERO));
-        assert_eq!(
-            read_duration(2, 500_000_000),
-            Some(Duration::from_millis(2_500))
-        );
+        assert_eq!(read_duration(2, 500_000_000), Some(Duration::from_millis(2_500)));
     }
 
     #[test]
     fn times_outside_of_the_calendar_are_refused_and_old_ones_are_long_past() {
-        for (seconds, nanos) in [
-            (LAST_SECOND + 1, 0),
-            (FIRST_SECOND - 1, 0),
-            (0, -1),
-            (0, NANOS),
-            (i64::MIN, 0),
-        ] {
+        for (seconds, nanos) in
+            [(LAST_SECOND + 1, 0), (FIRST_SECOND - 1, 0), (0, -1), (0, NANOS), (i64::MIN, 0)]
+        {
             assert_eq!(read_timestamp(seconds, nanos), None, "{seconds} {nanos}");
         }
         assert_eq!(read_timestamp(-5, 3), Some(Timestamp::from_millis(0)));
@@ -226,11 +202,7 @@ mod tests {
         ] {
             let mut metadata = MetadataMap::new();
             metadata.insert("grpc-timeout", header.parse().unwrap());
-            assert_eq!(
-                caller_patience(&metadata),
-                patience.map(Duration::from_millis),
-                "{header}"
-            );
+            assert_eq!(caller_patience(&metadata), patience.map(Duration::from_millis), "{header}");
         }
         assert_eq!(caller_patience(&MetadataMap::new()), None);
     }

@@ -9,25 +9,12 @@ fn queue(name: &str) -> QueueName {
 /// One of each; the match keeps the list complete.
 fn all_refusals() -> Vec<Refusal> {
     let all = vec![
-        Refusal::Field {
-            field: "delay".into(),
-            message: "must not be negative".into(),
-        },
-        Refusal::BodyTooLarge {
-            bytes: 2_000_000,
-            limit: 1 << 20,
-        },
-        Refusal::JobNotFound {
-            id: "order-17".into(),
-        },
-        Refusal::QueueNotFound {
-            queue: queue("emails"),
-        },
+        Refusal::Field { field: "delay".into(), message: "must not be negative".into() },
+        Refusal::BodyTooLarge { bytes: 2_000_000, limit: 1 << 20 },
+        Refusal::JobNotFound { id: "order-17".into() },
+        Refusal::QueueNotFound { queue: queue("emails") },
         Refusal::LeaseLost,
-        Refusal::AmbiguousJobId {
-            id: "7".into(),
-            queues: vec![queue("a"), queue("b")],
-        },
+        Refusal::AmbiguousJobId { id: "7".into(), queues: vec![queue("a"), queue("b")] },
         Refusal::NotAdded(Refused::IdTaken),
         Refusal::NotAdded(Refused::KeyTaken),
         Refusal::NotAdded(Refused::IdAndKeyDiffer),
@@ -76,16 +63,9 @@ fn every_refusal_has_a_code_a_reason_and_a_way_out() {
         let details = status.get_error_details();
         let info = details.error_info().expect("every error has a reason");
         assert_eq!(info.domain, "redrive");
-        assert!(
-            info.reason
-                .chars()
-                .all(|c| c.is_ascii_uppercase() || c == '_')
-        );
+        assert!(info.reason.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
         let retry = details.retry_info().and_then(|info| info.retry_delay);
-        assert_eq!(
-            retry.is_some(),
-            status.metadata().contains_key("grpc-retry-pushback-ms")
-        );
+        assert_eq!(retry.is_some(), status.metadata().contains_key("grpc-retry-pushback-ms"));
         let retry = retry.map_or_else(|| "–".into(), crate::domain::duration::human);
         let (code, message) = (status.code(), status.message());
         println!("| {code:?} | {} | {retry} | {message} |", info.reason);
@@ -130,34 +110,19 @@ fn every_bad_field_is_a_violation() {
         message: "is wrong".into(),
         body_too_large: size,
     };
-    let two = Invalid(vec![
-        violation("delay", None),
-        violation("text", Some((9, 5))),
-    ]);
+    let two = Invalid(vec![violation("delay", None), violation("text", Some((9, 5)))]);
     let status = invalid(&two);
     let details = status.get_error_details();
-    assert_eq!(
-        details.error_info().map(|info| info.reason.as_str()),
-        Some("INVALID_FIELD")
-    );
-    let fields = details.bad_request().map(|bad| {
-        bad.field_violations
-            .iter()
-            .map(|v| v.field.clone())
-            .collect::<Vec<_>>()
-    });
+    assert_eq!(details.error_info().map(|info| info.reason.as_str()), Some("INVALID_FIELD"));
+    let fields = details
+        .bad_request()
+        .map(|bad| bad.field_violations.iter().map(|v| v.field.clone()).collect::<Vec<_>>());
     assert_eq!(fields, Some(vec!["delay".to_owned(), "text".to_owned()]));
     assert_eq!(status.message(), "delay: is wrong; text: is wrong");
 
     let item = invalid_item(&Invalid(vec![violation("jobs[2].text", Some((9, 5)))]));
-    assert_eq!(
-        (item.reason.as_str(), item.field.as_str()),
-        ("BODY_TOO_LARGE", "jobs[2].text")
-    );
-    assert_eq!(
-        (item.code, item.retryable),
-        (Code::InvalidArgument.into(), false)
-    );
+    assert_eq!((item.reason.as_str(), item.field.as_str()), ("BODY_TOO_LARGE", "jobs[2].text"));
+    assert_eq!((item.code, item.retryable), (Code::InvalidArgument.into(), false));
 }
 
 #[test]
@@ -191,10 +156,7 @@ fn no_error_outgrows_the_headers_it_travels_in() {
     let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
     assert!(sent.headers().iter().map(bytes).sum::<usize>() < 8 << 10);
     let queues = (0..10_000).map(|n| queue(&format!("queue-{n}"))).collect();
-    let error = Refusal::AmbiguousJobId {
-        id: "7".into(),
-        queues,
-    };
+    let error = Refusal::AmbiguousJobId { id: "7".into(), queues };
     let status = super::status(error.into());
     assert!(status.message().contains("queue-4, 9995 more"));
 }

@@ -50,17 +50,10 @@ impl Store for Arc<Pretend> {
     }
 
     async fn claim(&self, _: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        let idle = |share: Share| Idle {
-            queue: share.queue,
-            reason: IdleReason::Empty,
-            until: None,
-        };
+        let idle =
+            |share: Share| Idle { queue: share.queue, reason: IdleReason::Empty, until: None };
         let idle = claim.shares.into_iter().map(idle).collect();
-        Ok(Claimed {
-            now: self.now(),
-            idle,
-            ..Claimed::default()
-        })
+        Ok(Claimed { now: self.now(), idle, ..Claimed::default() })
     }
 
     async fn settle(&self, _: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
@@ -69,11 +62,7 @@ impl Store for Arc<Pretend> {
             *self.nacked.lock().unwrap() += settlements.nacks.len();
         }
         Ok(Settled {
-            acks: settlements
-                .acks
-                .iter()
-                .map(|_| Ok(Acked { already_gone: true }))
-                .collect(),
+            acks: settlements.acks.iter().map(|_| Ok(Acked { already_gone: true })).collect(),
             nacks: settlements.nacks.iter().map(|_| Err(LeaseLost)).collect(),
             extends: settlements.extends.iter().map(|_| Err(LeaseLost)).collect(),
             dead: Vec::new(),
@@ -97,11 +86,7 @@ impl Store for Arc<Pretend> {
     }
 
     async fn dead_letters(&self, _: DeadLetterQuery) -> Result<Option<DeadLetterPage>, StoreError> {
-        Ok(Some(DeadLetterPage {
-            jobs: Vec::new(),
-            next: None,
-            total: 0,
-        }))
+        Ok(Some(DeadLetterPage { jobs: Vec::new(), next: None, total: 0 }))
     }
 
     async fn queues(&self, _: Option<QueueName>, _: usize) -> Result<Vec<QueueView>, StoreError> {

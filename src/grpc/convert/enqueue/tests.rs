@@ -4,11 +4,7 @@ use crate::grpc::convert::testing::{context, refusals};
 use std::time::Duration;
 
 fn request() -> pb::EnqueueRequest {
-    pb::EnqueueRequest {
-        queue: "q".into(),
-        r#type: "t".into(),
-        ..Default::default()
-    }
+    pb::EnqueueRequest { queue: "q".into(), r#type: "t".into(), ..Default::default() }
 }
 
 fn read(change: impl FnOnce(&mut pb::EnqueueRequest)) -> Result<NewJob, Invalid> {
@@ -33,18 +29,9 @@ fn every_rule_names_its_field() {
         (&["queue"], Box::new(|r| r.queue = "dlq:q".into())),
         (&["type"], Box::new(|r| r.r#type.clear())),
         (&["type"], Box::new(|r| r.r#type = "x".repeat(257))),
-        (
-            &["content_type"],
-            Box::new(|r| r.content_type = "x".repeat(257)),
-        ),
-        (
-            &["idempotency_key"],
-            Box::new(|r| r.idempotency_key = "x".repeat(257)),
-        ),
-        (
-            &["idempotency_key"],
-            Box::new(|r| r.idempotency_key = "a\0".into()),
-        ),
+        (&["content_type"], Box::new(|r| r.content_type = "x".repeat(257))),
+        (&["idempotency_key"], Box::new(|r| r.idempotency_key = "x".repeat(257))),
+        (&["idempotency_key"], Box::new(|r| r.idempotency_key = "a\0".into())),
         (&["job_id"], Box::new(|r| r.job_id = "a\n".into())),
         (&["job_id"], Box::new(|r| r.job_id = "x".repeat(257))),
         (&["breaker_key"], Box::new(|r| r.breaker_key = "b".into())),
@@ -52,26 +39,11 @@ fn every_rule_names_its_field() {
         (&["priority"], Box::new(|r| r.priority = 128)),
         (&["priority"], Box::new(|r| r.priority = -129)),
         (&["delay"], Box::new(|r| r.delay = seconds(-1))),
-        (
-            &["delay"],
-            Box::new(move |r| r.delay = seconds(year_and_more)),
-        ),
-        (
-            &["run_at"],
-            Box::new(move |r| r.run_at = at(1_000 + year_and_more)),
-        ),
-        (
-            &["expires_in"],
-            Box::new(move |r| r.expires_in = seconds(year_and_more)),
-        ),
-        (
-            &["expires_at"],
-            Box::new(move |r| r.expires_at = at(1_000 + year_and_more)),
-        ),
-        (
-            &["delay", "run_at"],
-            Box::new(|r| (r.delay, r.run_at) = (seconds(1), at(1))),
-        ),
+        (&["delay"], Box::new(move |r| r.delay = seconds(year_and_more))),
+        (&["run_at"], Box::new(move |r| r.run_at = at(1_000 + year_and_more))),
+        (&["expires_in"], Box::new(move |r| r.expires_in = seconds(year_and_more))),
+        (&["expires_at"], Box::new(move |r| r.expires_at = at(1_000 + year_and_more))),
+        (&["delay", "run_at"], Box::new(|r| (r.delay, r.run_at) = (seconds(1), at(1)))),
         (
             &["expires_in", "expires_at"],
             Box::new(|r| (r.expires_in, r.expires_at) = (seconds(1), at(1))),
@@ -80,34 +52,16 @@ fn every_rule_names_its_field() {
             &["headers"],
             Box::new(|r| r.headers = (0..65).map(|n| (n.to_string(), "".into())).collect()),
         ),
-        (
-            &["headers"],
-            Box::new(|r| r.headers = [("k".into(), "x".repeat(16 << 10))].into()),
-        ),
-        (
-            &["headers"],
-            Box::new(|r| r.headers = [("".into(), "x".into())].into()),
-        ),
-        (
-            &["text"],
-            Box::new(|r| r.body = Some(Wire::Text("x".repeat((1 << 20) + 1)))),
-        ),
-        (
-            &["data"],
-            Box::new(|r| r.body = Some(Wire::Data(vec![0; (1 << 20) + 1].into()))),
-        ),
-        (
-            &["json"],
-            Box::new(|r| r.body = Some(Wire::Json(prost_types::Value::default()))),
-        ),
+        (&["headers"], Box::new(|r| r.headers = [("k".into(), "x".repeat(16 << 10))].into())),
+        (&["headers"], Box::new(|r| r.headers = [("".into(), "x".into())].into())),
+        (&["text"], Box::new(|r| r.body = Some(Wire::Text("x".repeat((1 << 20) + 1))))),
+        (&["data"], Box::new(|r| r.body = Some(Wire::Data(vec![0; (1 << 20) + 1].into())))),
+        (&["json"], Box::new(|r| r.body = Some(Wire::Json(prost_types::Value::default())))),
         (
             &["retry_policy.delays"],
             Box::new(|r| {
                 let strategy = pb::BackoffStrategy::List.into();
-                r.retry_policy = Some(pb::RetryPolicy {
-                    strategy,
-                    ..Default::default()
-                });
+                r.retry_policy = Some(pb::RetryPolicy { strategy, ..Default::default() });
             }),
         ),
     ];
@@ -115,32 +69,17 @@ fn every_rule_names_its_field() {
         let refused = refusals(read(change));
         let starts = |(r, field): (&String, &&str)| r.starts_with(&format!("{field}: "));
         assert_eq!(refused.len(), fields.len(), "{fields:?}: {refused:?}");
-        assert!(
-            refused.iter().zip(fields).all(starts),
-            "{fields:?}: {refused:?}"
-        );
+        assert!(refused.iter().zip(fields).all(starts), "{fields:?}: {refused:?}");
     }
 }
 
 #[test]
 fn all_bad_fields_are_named_at_once_under_their_item() {
-    let request = pb::EnqueueRequest {
-        priority: 900,
-        ..Default::default()
-    };
-    let place = Some(Place {
-        list: "jobs",
-        at: 3,
-    });
+    let request = pb::EnqueueRequest { priority: 900, ..Default::default() };
+    let place = Some(Place { list: "jobs", at: 3 });
     let refused = refusals(enqueue(&context(), place, request));
-    let fields: Vec<_> = refused
-        .iter()
-        .filter_map(|r| r.split(": ").next())
-        .collect();
-    assert_eq!(
-        fields,
-        ["jobs[3].queue", "jobs[3].type", "jobs[3].priority"]
-    );
+    let fields: Vec<_> = refused.iter().filter_map(|r| r.split(": ").next()).collect();
+    assert_eq!(fields, ["jobs[3].queue", "jobs[3].type", "jobs[3].priority"]);
 }
 
 #[test]
@@ -154,25 +93,11 @@ fn a_body_over_the_limit_is_told_apart() {
 
 #[test]
 fn bodies_have_their_usual_content_types() {
-    let value = prost_types::Value {
-        kind: Some(prost_types::value::Kind::BoolValue(true)),
-    };
+    let value = prost_types::Value { kind: Some(prost_types::value::Kind::BoolValue(true)) };
     for (body, kept, content_type) in [
-        (
-            Wire::Json(value),
-            Body::Text("true".into()),
-            "application/json",
-        ),
-        (
-            Wire::Text("hi".into()),
-            Body::Text("hi".into()),
-            "text/plain",
-        ),
-        (
-            Wire::Data("hi".into()),
-            Body::Data("hi".into()),
-            "application/octet-stream",
-        ),
+        (Wire::Json(value), Body::Text("true".into()), "application/json"),
+        (Wire::Text("hi".into()), Body::Text("hi".into()), "text/plain"),
+        (Wire::Data("hi".into()), Body::Data("hi".into()), "application/octet-stream"),
     ] {
         let job = read(|r| r.body = Some(body.clone())).unwrap();
         assert_eq!((job.body, job.content_type.as_str()), (kept, content_type));
@@ -195,10 +120,7 @@ fn the_limits_themselves_are_allowed() {
     })
     .unwrap();
     assert_eq!(job.start, Start::After(Duration::from_secs(366 * 86_400)));
-    assert_eq!(
-        job.expiry,
-        Expiry::At(Timestamp::from_millis((1_000 + 366 * 86_400) * 1_000))
-    );
+    assert_eq!(job.expiry, Expiry::At(Timestamp::from_millis((1_000 + 366 * 86_400) * 1_000)));
     assert_eq!(job.priority, -128);
 }
 
@@ -211,23 +133,10 @@ fn trace_headers_of_the_call_do_not_replace_the_jobs_own() {
     let trace = trace_headers(&metadata);
     let mut request = request();
     request.headers = [("traceparent".to_owned(), "job".to_owned())].into();
-    let job = enqueue(
-        &Context {
-            trace: &trace,
-            ..context()
-        },
-        None,
-        request,
-    )
-    .unwrap();
+    let job = enqueue(&Context { trace: &trace, ..context() }, None, request).unwrap();
     let pair = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
     assert_eq!(
         job.headers,
-        [
-            ("baggage", "call"),
-            ("traceparent", "job"),
-            ("tracestate", "call")
-        ]
-        .map(pair)
+        [("baggage", "call"), ("traceparent", "job"), ("tracestate", "call")].map(pair)
     );
 }
