@@ -49,7 +49,7 @@ impl<S: Store> AdminService for AdminApi<S> {
         let (after, limit) =
             convert::list_queues(self.broker.limits(), request.get_ref()).map_err(refused)?;
         let reports = self.broker.list_queues(after, limit).await.map_err(status::status)?;
-        Ok(Response::new(convert::queues_page(reports, limit)))
+        Ok(Response::new(convert::queues_page(self.broker.limits(), reports, limit)))
     }
 
     async fn pause_queue(

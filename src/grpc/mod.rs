@@ -9,6 +9,7 @@ mod incoming;
 mod limits;
 mod queue_service;
 mod status;
+mod transport;
 
 /// The generated types.
 #[allow(clippy::all, reason = "generated")]
@@ -22,7 +23,7 @@ use crate::{
     store::{Health, Store},
 };
 use pb::{admin_service_server::AdminServiceServer, queue_service_server::QueueServiceServer};
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::oneshot};
 use tonic::transport::{Server, server::Router};
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -91,7 +92,7 @@ pub async fn serve<S: Store>(
     }));
     tokio::select! {
         result = &mut serving => return Ok(result?),
-        () = watch_health(&broker, &health) => {}
+        never = watch_health(&broker, &health) => match never {},
         () = shutdown => {}
     }
 
@@ -112,7 +113,7 @@ pub async fn serve<S: Store>(
 fn router<S: Store>(
     broker: &Arc<Broker<S>>,
     facts: &Arc<ServerFacts>,
-) -> Result<Router, ServeError> {
+) -> Result<Router<transport::Layers>, ServeError> {
     let largest = broker.limits().batch_bytes + ABOVE_BATCH;
     let queue = QueueServiceServer::new(queue_service::QueueApi { broker: broker.clone() })
         .max_decoding_message_size(largest)
@@ -136,6 +137,7 @@ fn router<S: Store>(
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .timeout(broker.limits().wait + CALL_EXTRA)
+        .layer(transport::layer())
         .add_service(queue)
         .add_service(admin)
         .add_service(reflection().build_v1()?)
@@ -143,13 +145,13 @@ fn router<S: Store>(
     Ok(router)
 }
 
-/// Shows whether the store takes writes. Ends when the broker drains.
-async fn watch_health<S: Store>(broker: &Broker<S>, health: &HealthReporter) {
+/// Shows whether the store takes writes and jobs are handed out.
+async fn watch_health<S: Store>(broker: &Broker<S>, health: &HealthReporter) -> Infallible {
     let mut shown = None;
-    while !broker.is_draining() {
+    loop {
         let status = match broker.store().health() {
-            Health::Well | Health::DiskLow(_) => ServingStatus::Serving,
-            Health::Stopped(_) => ServingStatus::NotServing,
+            Health::Well | Health::DiskLow(_) if !broker.is_draining() => ServingStatus::Serving,
+            Health::Well | Health::DiskLow(_) | Health::Stopped(_) => ServingStatus::NotServing,
         };
         if shown != Some(status) {
             report(health, status).await;

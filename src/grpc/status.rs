@@ -19,6 +19,15 @@ const SOON: Duration = Duration::from_secs(1);
 /// A full disk takes somebody to notice.
 const LATER: Duration = Duration::from_secs(10);
 
+/// Errors travel in headers, and some clients take no more than 8 KiB of them.
+const FIELDS_MAX: usize = 16;
+const FIELD_BYTES: usize = 128;
+const FIELD_MESSAGE_BYTES: usize = 256;
+const ALL_FIELDS_BYTES: usize = 3_000;
+const MESSAGE_BYTES: usize = 600;
+const FACT_BYTES: usize = 300;
+const NAMES_MAX: usize = 5;
+
 /// All that is said about one refusal.
 #[derive(Debug)]
 struct Explanation {
@@ -54,7 +63,26 @@ impl Explanation {
         self
     }
 
-    fn into_status(self) -> Status {
+    /// Long texts come from callers' own names; nobody reads them to the end.
+    fn bound(&mut self) {
+        self.fields.truncate(FIELDS_MAX);
+        for (field, message) in &mut self.fields {
+            cut(field, FIELD_BYTES);
+            cut(message, FIELD_MESSAGE_BYTES);
+        }
+        let mut left = ALL_FIELDS_BYTES;
+        self.fields.retain(|(field, message)| {
+            left = left.saturating_sub(field.len() + message.len());
+            left > 0
+        });
+        for (_, value) in &mut self.facts {
+            cut(value, FACT_BYTES);
+        }
+        cut(&mut self.message, MESSAGE_BYTES);
+    }
+
+    fn into_status(mut self) -> Status {
+        self.bound();
         let facts: HashMap<_, _> =
             self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let mut details = ErrorDetails::with_error_info(self.reason, DOMAIN, facts);
@@ -72,7 +100,8 @@ impl Explanation {
         Status::with_error_details_and_metadata(self.code, self.message, details, metadata)
     }
 
-    fn into_item(self) -> pb::ItemError {
+    fn into_item(mut self) -> pb::ItemError {
+        self.bound();
         pb::ItemError {
             code: self.code.into(),
             reason: self.reason.to_owned(),
@@ -81,6 +110,14 @@ impl Explanation {
             retry_after: self.retry_after.map(duration_out),
             field: self.fields.into_iter().next().map(|(field, _)| field).unwrap_or_default(),
         }
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
     }
 }
 
@@ -113,8 +150,29 @@ pub(super) fn not_implemented(call: &str) -> Status {
         .into_status()
 }
 
+/// A request that the transport could not hand over.
+pub(super) fn message_too_large(detail: &str) -> Status {
+    let message = format!(
+        "the request is too long; send fewer items in a call, or keep the data elsewhere and send \
+         a reference: {detail}"
+    );
+    Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message).into_status()
+}
+
+/// A request that is not what the contract says.
+pub(super) fn unreadable(detail: &str) -> Status {
+    let message = format!(
+        "the request cannot be read: {detail}; check that both sides use the same contract, and \
+         send deeply nested JSON in `text`"
+    );
+    Explanation::new(Code::InvalidArgument, "INVALID_FIELD", message).into_status()
+}
+
 fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
-    let messages: Vec<_> = found.iter().map(ToString::to_string).collect();
+    let mut messages: Vec<_> = found.iter().take(FIELDS_MAX).map(ToString::to_string).collect();
+    if found.len() > FIELDS_MAX {
+        messages.insert(0, format!("{} fields are wrong", found.len()));
+    }
     let message = messages.join("; ");
     let sizes: Vec<_> = found.iter().filter_map(|violation| violation.body_too_large).collect();
     let mut explanation = match sizes[..] {
@@ -171,7 +229,11 @@ fn explain(refusal: &Refusal) -> Explanation {
              the work, and extend earlier or claim with a longer lease_duration next time",
         ),
         Refusal::AmbiguousJobId { id, queues } => {
-            let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
+            let mut names: Vec<_> = queues.iter().map(ToString::to_string).collect();
+            if names.len() > NAMES_MAX {
+                let more = names.split_off(NAMES_MAX).len();
+                names.push(format!("{more} more"));
+            }
             let names = names.join(", ");
             let message = format!("the id {id:?} is in use in {names}; name the queue as well");
             Explanation::new(Code::FailedPrecondition, "AMBIGUOUS_JOB_ID", message)

@@ -1,105 +1,19 @@
 //! The server over a real socket, in front of a store that only pretends.
 
+mod pretend;
+
 use super::*;
 use crate::{
     broker::Wakeups,
-    domain::{
-        ids::{JobId, QueueName},
-        job::{NewJob, State},
-        lease::Lease,
-        limits::Limits,
-        time::Timestamp,
-    },
-    store::*,
+    domain::{lease::Lease, limits::Limits},
 };
 use pb::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
+use pretend::{NACK_TAKES, Pretend};
 use std::{net::SocketAddr, sync::Mutex};
 use tokio::{io::AsyncReadExt, net::TcpStream, task::JoinHandle};
 use tonic::{Code, Request, transport::Channel};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_types::StatusExt;
-
-/// Has no jobs and takes any.
-#[derive(Debug)]
-struct Pretend {
-    health: Mutex<Health>,
-    enqueued: Mutex<Vec<NewJob>>,
-}
-
-impl Store for Arc<Pretend> {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(1_000_000)
-    }
-
-    async fn enqueue(
-        &self,
-        _: Ask,
-        jobs: Vec<NewJob>,
-    ) -> Result<Vec<Result<Enqueued, Refused>>, StoreError> {
-        let answer = |job: &NewJob| match job.job_type.as_str() {
-            "full" => Err(Refused::QueueFull { limit: 1 }),
-            _ => Ok(Enqueued {
-                id: JobId::parse("made"),
-                deduplicated: false,
-                state: State::Ready,
-                run_at: Some(self.now()),
-            }),
-        };
-        let answers = jobs.iter().map(answer).collect();
-        self.enqueued.lock().unwrap().extend(jobs);
-        Ok(answers)
-    }
-
-    async fn claim(&self, _: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        let idle =
-            |share: Share| Idle { queue: share.queue, reason: IdleReason::Empty, until: None };
-        let idle = claim.shares.into_iter().map(idle).collect();
-        Ok(Claimed { now: self.now(), idle, ..Claimed::default() })
-    }
-
-    async fn settle(&self, _: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
-        Ok(Settled {
-            acks: settlements.acks.iter().map(|_| Ok(Acked { already_gone: true })).collect(),
-            nacks: settlements.nacks.iter().map(|_| Err(LeaseLost)).collect(),
-            extends: settlements.extends.iter().map(|_| Err(LeaseLost)).collect(),
-            dead: Vec::new(),
-        })
-    }
-
-    async fn unclaim(&self, _: Vec<Lease>) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn sweep(&self, _: Ask, _: Sweep) -> Result<Swept, StoreError> {
-        Ok(Swept::default())
-    }
-
-    async fn requeue(
-        &self,
-        _: Ask,
-        _: Requeue,
-    ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
-        Ok(Err(RequeueRefused::NoSuchQueue))
-    }
-
-    async fn job(&self, _: JobId, _: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn dead_letters(&self, _: DeadLetterQuery) -> Result<Option<DeadLetterPage>, StoreError> {
-        Ok(Some(DeadLetterPage { jobs: Vec::new(), next: None, total: 0 }))
-    }
-
-    async fn queues(&self, _: Option<QueueName>, _: usize) -> Result<Vec<QueueView>, StoreError> {
-        Err(StoreError::Unavailable("pretending".into()))
-    }
-
-    fn health(&self) -> Health {
-        self.health.lock().unwrap().clone()
-    }
-
-    async fn close(&self) {}
-}
 
 struct Running {
     store: Arc<Pretend>,
@@ -126,7 +40,11 @@ impl Running {
 }
 
 async fn start(facts: ServerFacts) -> Running {
-    let store = Arc::new(Pretend { health: Mutex::new(Health::Well), enqueued: Mutex::default() });
+    let store = Arc::new(Pretend {
+        health: Mutex::new(Health::Well),
+        enqueued: Mutex::default(),
+        nacked: Mutex::default(),
+    });
     let settings = Arc::default();
     let wakeups = Arc::new(Wakeups::default());
     let broker = Broker::new(store.clone(), wakeups, settings, Limits::default(), || 7);
@@ -175,14 +93,42 @@ async fn bad_and_refused_items_stand_between_the_good_ones() {
 }
 
 #[tokio::test]
-async fn a_body_of_two_megabytes_meets_our_own_limit() {
+async fn a_body_that_is_too_large_is_told_so_however_large_it_is() {
     let running = start(ServerFacts::default()).await;
-    let mut large = job("t");
-    large.body = Some(pb::enqueue_request::Body::Data(vec![0; 5 << 20].into()));
-    let status = running.queue().enqueue(large).await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
-    let info = status.get_details_error_info().unwrap();
-    assert_eq!((info.reason.as_str(), info.domain.as_str()), ("BODY_TOO_LARGE", "redrive"));
+    for mebibytes in [2, 5, 7] {
+        let mut large = job("t");
+        let body = vec![0; mebibytes << 20].into();
+        large.body = Some(pb::enqueue_request::Body::Data(body));
+        let status = running.queue().enqueue(large).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!((info.reason.as_str(), info.domain.as_str()), ("BODY_TOO_LARGE", "redrive"));
+    }
+}
+
+#[tokio::test]
+async fn json_is_either_taken_or_refused_with_a_reason_however_deep_it_is() {
+    use prost_types::{ListValue, Struct, Value, value::Kind};
+    let running = start(ServerFacts::default()).await;
+    let list = |inner| Kind::ListValue(ListValue { values: vec![inner] });
+    let object = |inner| Kind::StructValue(Struct { fields: [("k".to_owned(), inner)].into() });
+    for (depth, fits) in [(32, true), (33, false), (200, false)] {
+        for wrap in [&list as &dyn Fn(Value) -> Kind, &object] {
+            let leaf = Value { kind: Some(Kind::BoolValue(true)) };
+            let value = (0..depth).fold(leaf, |inner, _| Value { kind: Some(wrap(inner)) });
+            let body = Some(pb::enqueue_request::Body::Json(value));
+            let jobs = vec![pb::EnqueueRequest { body, ..job("t") }];
+            let single = running.queue().enqueue(jobs[0].clone()).await;
+            let batch = running.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await;
+            match single {
+                Ok(_) => assert!(fits && batch.is_ok(), "{depth}"),
+                Err(status) => {
+                    assert!(!fits, "{depth}: {status}");
+                    assert_eq!(status.get_details_error_info().unwrap().reason, "INVALID_FIELD");
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -209,6 +155,19 @@ async fn refusals_reach_the_caller_with_their_reason() {
     for (status, reason) in statuses {
         assert_eq!(status.get_details_error_info().unwrap().reason, reason);
     }
+}
+
+#[tokio::test]
+async fn a_nack_is_carried_out_though_its_caller_has_gone() {
+    let running = start(ServerFacts::default()).await;
+    let lease = Lease { number: 1, delivery: 1, nonce: 1 }.to_string();
+    let error = Some(pb::Failure { r#type: "E".into(), ..Default::default() });
+    let mut nack = Request::new(pb::NackRequest { lease, error, ..Default::default() });
+    nack.set_timeout(NACK_TAKES / 3);
+    assert!(running.queue().nack(nack).await.is_err());
+    assert_eq!(*running.store.nacked.lock().unwrap(), 0);
+    tokio::time::sleep(2 * NACK_TAKES).await;
+    assert_eq!(*running.store.nacked.lock().unwrap(), 1);
 }
 
 fn long_poll() -> pb::ClaimRequest {

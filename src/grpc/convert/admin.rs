@@ -81,17 +81,16 @@ pub(in crate::grpc) fn list_queues(
 
 /// `limit`: what was asked for; a full page may have another behind it.
 pub(in crate::grpc) fn queues_page(
+    limits: &Limits,
     reports: Vec<QueueReport>,
     limit: usize,
 ) -> pb::ListQueuesResponse {
     let last = reports.last().filter(|_| reports.len() >= limit);
-    let token = |last: &QueueReport| {
-        page_token::encode(Kind::Queues, "", last.view.name.as_str().as_bytes())
-    };
-    pb::ListQueuesResponse {
-        next_page_token: last.map(token).unwrap_or_default(),
-        queues: reports.iter().map(queue_out).collect(),
-    }
+    let queues = reports.iter().map(|report| (&report.view.name, queue_out(report)));
+    let (queues, cut_after) = page_token::fit(queues, limits.reply_bytes);
+    let next = cut_after.or_else(|| last.map(|last| &last.view.name));
+    let token = |name: &QueueName| page_token::encode(Kind::Queues, "", name.as_str().as_bytes());
+    pb::ListQueuesResponse { next_page_token: next.map(token).unwrap_or_default(), queues }
 }
 
 fn queue_out(report: &QueueReport) -> pb::Queue {
@@ -161,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_full_page_of_queues_has_a_token_for_the_next() {
-        let page = queues_page(vec![report("a", 1), report("b", u64::MAX)], 2);
+        let page = queues_page(&Limits::default(), vec![report("a", 1), report("b", u64::MAX)], 2);
         assert_eq!((page.queues[0].ready, page.queues[1].ready), (1, u32::MAX));
         assert_eq!(
             page.queues[0].oldest_ready_age,
@@ -170,7 +169,7 @@ mod tests {
         let request = pb::ListQueuesRequest { page_size: 2, page_token: page.next_page_token };
         let (after, limit) = list_queues(&Limits::default(), &request).unwrap();
         assert_eq!((after, limit), (QueueName::parse("b"), 2));
-        assert_eq!(queues_page(vec![report("a", 1)], 2).next_page_token, "");
+        assert_eq!(queues_page(&Limits::default(), vec![report("a", 1)], 2).next_page_token, "");
     }
 
     #[test]

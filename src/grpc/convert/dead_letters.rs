@@ -15,7 +15,6 @@ use crate::{
     grpc::pb,
     store::{DeadLetterPage, DeadLetterQuery, JobView, Requeued, SkipReason},
 };
-use prost::Message;
 
 /// What tokens are bound to.
 fn query_name(part: &DeadPart) -> String {
@@ -74,20 +73,12 @@ pub(in crate::grpc) fn dead_letters_page(
     page: DeadLetterPage,
 ) -> pb::ListDeadLettersResponse {
     let view = if full { View::Full } else { View::Basic };
-    let mut next = page.next;
-    let mut dead_letters = Vec::with_capacity(page.jobs.len());
-    let (mut bytes, mut last) = (0, None);
-    for job in page.jobs {
-        let number = job.death.as_ref().map(|death| death.number);
-        let letter = dead_letter(settings, job, view);
-        bytes += letter.encoded_len() + 8;
-        if bytes > limits.reply_bytes && last.is_some() {
-            next = last;
-            break;
-        }
-        last = number.or(last);
-        dead_letters.push(letter);
-    }
+    let letters = page.jobs.into_iter().map(|job| {
+        let number = job.death.as_ref().map_or(0, |death| death.number);
+        (number, dead_letter(settings, job, view))
+    });
+    let (dead_letters, cut_after) = page_token::fit(letters, limits.reply_bytes);
+    let next = cut_after.or(page.next);
     let token = |next| page_token::encode_number(Kind::DeadLetters, &query_name(part), next);
     pb::ListDeadLettersResponse {
         dead_letters,

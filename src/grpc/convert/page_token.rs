@@ -1,6 +1,7 @@
 //! Page tokens and cut-offs: opaque, checked, and good only for the query that they came from.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use prost::Message;
 
 /// What a token stands for. Numbers are on the wire: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,26 @@ pub(super) fn decode_number(kind: Kind, query: &str, token: &str) -> Result<u64,
     Ok(u64::from_be_bytes(position))
 }
 
+/// As many items as fit into a reply, at least one; and, where some had to stay out, the position of the last one in.
+pub(super) fn fit<K, T: Message>(
+    items: impl Iterator<Item = (K, T)>,
+    most_bytes: usize,
+) -> (Vec<T>, Option<K>) {
+    /// Tag and length of an item in its list.
+    const FRAME: usize = 8;
+    let mut kept = Vec::with_capacity(items.size_hint().0);
+    let (mut bytes, mut last) = (0, None);
+    for (position, item) in items {
+        bytes += item.encoded_len() + FRAME;
+        if bytes > most_bytes && last.is_some() {
+            return (kept, last);
+        }
+        last = Some(position);
+        kept.push(item);
+    }
+    (kept, None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +85,16 @@ mod tests {
         assert!(why(Kind::DeadLetters, "emails", &token[1..]).contains("not a token"));
         assert!(why(Kind::DeadLetters, "emails", "x y").contains("not a token"));
         assert!(why(Kind::DeadLetters, "emails", "").contains("not a token"));
+    }
+
+    #[test]
+    fn a_page_ends_before_it_gets_too_long_but_is_never_empty() {
+        let items = || (1..=3).map(|n| (n, "x".repeat(100)));
+        assert_eq!(fit(items(), 10_000).1, None);
+        let (kept, last) = fit(items(), 250);
+        assert_eq!((kept.len(), last), (2, Some(2)));
+        let (kept, last) = fit(items(), 1);
+        assert_eq!((kept.len(), last), (1, Some(1)));
     }
 
     proptest! {

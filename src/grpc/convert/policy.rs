@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn every_bad_field_is_named() {
-        let minus = Some(prost_types::Duration { seconds: -1, nanos: 0 });
+        let negative = prost_types::Duration { seconds: -1, nanos: 0 };
+        let minus = Some(negative);
         let given = pb::RetryPolicy {
             preset: "brave".into(),
             max_retries: Some(1_001),
@@ -197,7 +198,7 @@ mod tests {
             base_delay: minus,
             factor: Some(f64::NAN),
             max_delay: minus,
-            delays: vec![minus.unwrap_or_default()],
+            delays: vec![negative],
             jitter: 99,
             jitter_fraction: Some(2.0),
             jitter_max: minus,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{domain::ids::QueueName, grpc::convert::Violation};
+use tonic::codegen::http::{HeaderName, HeaderValue};
 
 fn queue(name: &str) -> QueueName {
     QueueName::parse(name).unwrap()
@@ -138,4 +139,22 @@ fn a_call_of_a_later_version_is_named() {
     assert!(status.message().starts_with("Work is not in this version"));
     let info = status.get_details_error_info().expect("a reason");
     assert_eq!(info.reason, "NOT_IMPLEMENTED");
+}
+
+#[test]
+fn no_error_outgrows_the_headers_it_travels_in() {
+    let violation = |at| Violation {
+        field: format!("weights[{at}{}]", "é".repeat(1_000)),
+        message: "is wrong".repeat(100),
+        body_too_large: None,
+    };
+    let status = invalid(&Invalid((0..10_000).map(violation).collect()));
+    assert!(status.message().starts_with("10000 fields are wrong; "));
+    let sent = status.into_http::<()>();
+    let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    assert!(sent.headers().iter().map(bytes).sum::<usize>() < 8 << 10);
+    let queues = (0..10_000).map(|n| queue(&format!("queue-{n}"))).collect();
+    let error = Refusal::AmbiguousJobId { id: "7".into(), queues };
+    let status = super::status(error.into());
+    assert!(status.message().contains("queue-4, 9995 more"));
 }
