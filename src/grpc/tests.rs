@@ -78,7 +78,7 @@ async fn a_job_goes_in_with_the_trace_of_its_call() {
 #[tokio::test]
 async fn bad_and_refused_items_stand_between_the_good_ones() {
     let running = start(ServerFacts::default()).await;
-    let jobs = vec![job("t"), job(""), job("full"), job("t")];
+    let jobs = vec![job("t"), job(&"x".repeat(300)), job("full"), job("t")];
     let reply = running.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
     let reasons: Vec<_> = reply
         .into_inner()

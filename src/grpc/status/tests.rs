@@ -92,7 +92,6 @@ fn reasons_and_codes_are_those_of_the_contract() {
         (Code::AlreadyExists, "KEY_CONFLICT"),
         (Code::ResourceExhausted, "QUEUE_FULL"),
         (Code::ResourceExhausted, "TOO_MANY_QUEUES"),
-        (Code::Unavailable, "DISK_LOW"),
         (Code::Unavailable, "STORE_UNAVAILABLE"),
         (Code::Unavailable, "DISK_LOW"),
         (Code::ResourceExhausted, "OVERLOADED"),
