@@ -170,6 +170,12 @@ pub struct Claimed {
     pub dead: Vec<DeadNotice>,
 }
 
+impl Claimed {
+    pub fn leases(&self) -> Vec<Lease> {
+        self.jobs.iter().map(|job| job.delivery.lease).collect()
+    }
+}
+
 /// A job on its way to a worker.
 #[derive(Clone, Debug)]
 pub struct Delivered {

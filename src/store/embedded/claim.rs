@@ -105,7 +105,7 @@ impl Writer<'_> {
                 leases.retain(|lease| *lease != held.lease);
             }
             if let Ok(spec) = self.read_job(number)? {
-                let progress = self.progress_of(number, held.traits)?;
+                let progress = self.progress_under(&held)?;
                 let delivered = self.delivered(&held, spec, progress, &basket.claim.worker_id)?;
                 basket.out.jobs.push(delivered);
             }

@@ -87,8 +87,9 @@ impl Writer<'_> {
         self.watch_deadline(number, spec.expires_at)?;
         if let Some(print) = print {
             let id = spec.id.to_string();
-            if let Tie::Id(id) = &place.tie {
-                self.sql.insert_id.execute((id, queue, row, print))?;
+            // Whoever has its own number in its id is found by that, as are the ids that the store makes.
+            if matches!(place.tie, Tie::Id(_)) {
+                self.sql.insert_id.execute((&id, queue, row, print))?;
             }
             if let Some(key) = &spec.key {
                 self.save_key(queue, key, number, &id, &print)?;

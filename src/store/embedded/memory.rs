@@ -251,11 +251,12 @@ impl Memory {
         self.changed.iter().filter_map(|number| self.queues.get(number))
     }
 
-    /// After the commit: what has become available.
-    pub(super) fn take_available(&mut self, mut tell: impl FnMut(&QueueName, usize)) {
+    /// After the commit: the queues that changed were in use, and what has become available is told.
+    pub(super) fn committed(&mut self, now: Timestamp, mut tell: impl FnMut(&QueueName, usize)) {
         for number in std::mem::take(&mut self.changed) {
             if let Some(queue) = self.queues.get_mut(&number) {
                 queue.changed = false;
+                queue.used_at = now;
                 if std::mem::take(&mut queue.made_available) && queue.depths.ready > 0 {
                     tell(&queue.name, queue.depths.ready as usize);
                 }

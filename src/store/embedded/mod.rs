@@ -142,8 +142,13 @@ impl Embedded {
         };
         let time = match opening.recv() {
             Ok(Ok(time)) => time,
-            Ok(Err(error)) => return Err(in_database(error.into())),
-            Err(_) => return Err(in_directory(io::Error::other("the writer did not start"))),
+            failed => {
+                drop(thread.join());
+                return Err(match failed {
+                    Ok(Err(error)) => in_database(error.into()),
+                    _ => in_directory(io::Error::other("the writer did not start")),
+                });
+            }
         };
         Ok(Self {
             database,
@@ -161,13 +166,17 @@ impl Embedded {
     /// Hands a call to the writer and waits for its answer.
     async fn write(&self, command: Command) -> Result<Answer, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.try_send(Call { command, reply }).map_err(|error| match error {
+        self.send(Call { command, reply })?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn send(&self, call: Call) -> Result<(), StoreError> {
+        self.commands.try_send(call).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
             }
             mpsc::error::TrySendError::Closed(_) => closed(),
-        })?;
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        })
     }
 
     /// Runs a read on a connection of its own.
@@ -237,7 +246,10 @@ impl Store for Embedded {
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        match self.write(Command::Claim(ask, claim)).await? {
+        let (reply, answer) = oneshot::channel();
+        let mut fetch = Fetch { store: self, answer };
+        self.send(Call { command: Command::Claim(ask, claim), reply })?;
+        match (&mut fetch.answer).await.unwrap_or_else(|_| Err(closed()))? {
             Answer::Claim { claimed, .. } => Ok(claimed),
             _ => Err(wrong_answer()),
         }
@@ -308,6 +320,27 @@ impl Store for Embedded {
             drop(tokio::task::spawn_blocking(move || thread.join()).await);
         }
         lock(&self.readers).clear();
+    }
+}
+
+/// A claim's caller, who may go away when the answer is there but not yet fetched: then the jobs have to go back.
+struct Fetch<'a> {
+    store: &'a Embedded,
+    answer: oneshot::Receiver<Result<Answer, StoreError>>,
+}
+
+impl Drop for Fetch<'_> {
+    fn drop(&mut self) {
+        // From here on the writer notices by itself that nobody is there.
+        self.answer.close();
+        if let Ok(Ok(Answer::Claim { claimed, has_request_id })) = self.answer.try_recv()
+            && !claimed.jobs.is_empty()
+        {
+            let command = Command::Abandon { leases: claimed.leases(), has_request_id };
+            let (reply, _) = oneshot::channel();
+            // If even this cannot be said, the leases run out.
+            drop(self.store.send(Call { command, reply }));
+        }
     }
 }
 

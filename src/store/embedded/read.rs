@@ -129,8 +129,11 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         progress.deliveries = delivery.lease.delivery;
     }
     let (first, last) = failures(connection, number)?;
-    let attempts =
-        if full { attempts(connection, number, first, last.as_ref())? } else { Vec::new() };
+    let attempts = if full {
+        attempts(connection, number, first.as_ref(), last.as_ref())?
+    } else {
+        Vec::new()
+    };
     let ahead = match found.state {
         State::Ready => Some(ahead(connection, &found, number, &spec)?),
         _ => None,
@@ -192,7 +195,7 @@ fn failures(connection: &Connection, number: u64) -> Result<(Option<Failure>, Op
 fn attempts(
     connection: &Connection,
     number: u64,
-    first: Option<Failure>,
+    first: Option<&Failure>,
     last: Option<&Failure>,
 ) -> Result<Vec<Attempt>> {
     let mut attempts = connection
@@ -203,14 +206,21 @@ fn attempts(
         let record = row.get_ref(1)?.as_blob().unwrap_or_default();
         all.push(codec::read_attempt(record).unwrap_or_else(|_| damaged(number)));
     }
-    let mut failed = all.iter_mut().filter(|attempt| attempt.failure.is_some());
-    if let Some(attempt) = failed.next() {
-        attempt.failure = first;
+    let failed = |attempt: &&mut Attempt| attempt.failure.is_some();
+    if let Some(attempt) = all.iter_mut().rfind(failed) {
+        make_whole(attempt, last);
     }
-    if let (Some(attempt), Some(last)) = (failed.next_back(), last) {
-        attempt.failure = Some(last.clone());
+    if let Some(attempt) = all.iter_mut().find(failed) {
+        make_whole(attempt, first);
     }
     Ok(all)
+}
+
+/// Puts a failure where its summary is; its own attempt may be one of those that were not kept.
+fn make_whole(attempt: &mut Attempt, whole: Option<&Failure>) {
+    if attempt.failure == whole.map(Failure::summary) {
+        attempt.failure = whole.cloned();
+    }
 }
 
 /// Stands in for an entry of the history that fails its checksum.

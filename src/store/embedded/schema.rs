@@ -139,6 +139,8 @@ fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if tables == 0 {
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    } else {
+        check(connection)?;
     }
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", if sync { "FULL" } else { "OFF" })?;
@@ -150,8 +152,12 @@ fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
             "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; \
              {TABLES} COMMIT;"
         ))?;
-        return Ok(());
     }
+    Ok(())
+}
+
+/// Whether the database is ours to touch: before anything in it is changed.
+fn check(connection: &Connection) -> Result<(), SchemaError> {
     let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
     let (application_id, version): (i32, i32) =
         (pragma("application_id")?, pragma("user_version")?);

@@ -205,7 +205,7 @@ impl Writer<'_> {
     }
 
     /// A job's progress while it is out: the delivery that runs is counted.
-    fn progress_under(&mut self, held: &Held) -> Result<Progress, Failure> {
+    pub(super) fn progress_under(&mut self, held: &Held) -> Result<Progress, Failure> {
         let mut progress = self.progress_of(held.lease.number, held.traits)?;
         progress.deliveries = held.lease.delivery;
         progress.cancel_requested |= held.traits.has(Traits::CANCEL_REQUESTED);

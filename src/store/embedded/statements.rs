@@ -56,7 +56,7 @@ statements! {
     delete_progress: "DELETE FROM progress WHERE number = ?1";
     progress: "SELECT record FROM progress WHERE number = ?1";
 
-    insert_attempt: "INSERT INTO attempts VALUES (?1, ?2, ?3)";
+    insert_attempt: "INSERT OR REPLACE INTO attempts VALUES (?1, ?2, ?3)";
     delete_attempt: "DELETE FROM attempts WHERE number = ?1 AND seq = ?2";
     delete_attempts: "DELETE FROM attempts WHERE number = ?1";
     attempt: "SELECT record FROM attempts WHERE number = ?1 AND seq = ?2";

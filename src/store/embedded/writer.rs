@@ -38,6 +38,11 @@ impl Call {
 pub(super) enum Command {
     Enqueue(Ask, Vec<NewJob>),
     Claim(Ask, Claim),
+    /// Nobody fetched what was claimed.
+    Abandon {
+        leases: Vec<Lease>,
+        has_request_id: bool,
+    },
     Settle(Ask, Settlements),
     Unclaim(Vec<Lease>),
     Sweep(Ask, Sweep),
@@ -162,7 +167,7 @@ impl<'c> Writer<'c> {
         match self.commit(commands) {
             Ok(answers) => {
                 let listener = self.listener.clone();
-                self.memory.take_available(|queue, jobs| listener.available(queue, jobs));
+                self.memory.committed(self.now, |queue, jobs| listener.available(queue, jobs));
                 for (reply, answer) in replies.into_iter().zip(answers) {
                     self.answer(reply, answer);
                 }
@@ -203,6 +208,10 @@ impl<'c> Writer<'c> {
             Command::Settle(ask, settlements) => Answer::Settle(self.settle(&ask, &settlements)?),
             Command::Unclaim(leases) => {
                 self.unclaim(&leases)?;
+                Answer::Done
+            }
+            Command::Abandon { leases, has_request_id } => {
+                self.abandon(leases, has_request_id);
                 Answer::Done
             }
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
@@ -261,17 +270,16 @@ impl<'c> Writer<'c> {
             self.announced = swept.next;
         }
         if let Err(Ok(Answer::Claim { claimed, has_request_id })) = reply.send(Ok(answer)) {
-            self.abandon(&claimed, has_request_id);
+            self.abandon(claimed.leases(), has_request_id);
         }
     }
 
     /// The caller has gone: its jobs go back, at once or after a while.
-    fn abandon(&mut self, claimed: &Claimed, has_request_id: bool) {
-        if claimed.jobs.is_empty() {
+    fn abandon(&mut self, leases: Vec<Lease>, has_request_id: bool) {
+        if leases.is_empty() {
             return;
         }
         let kept = if has_request_id { ABANDONED_CLAIM_KEPT } else { std::time::Duration::ZERO };
-        let leases = claimed.jobs.iter().map(|job| job.delivery.lease);
         self.memory.abandoned.entry(self.now.after(kept)).or_default().extend(leases);
     }
 

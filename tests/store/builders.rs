@@ -1,0 +1,175 @@
+//! Jobs, claims and endings in few words.
+
+use redrive::{
+    domain::{
+        failure::Failure,
+        ids::{DeadPart, JobId, QueueName},
+        job::{Body, Expiry, NewJob, Start},
+        policy::{Jitter, PolicyOverride},
+        settings::QueueSettings,
+        time::Timestamp,
+        verdict::Ending,
+    },
+    store::{Claim, DeadLetterQuery, Requeue, Settlements, Share, Sweep, Which},
+};
+use std::time::Duration;
+
+pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+pub(crate) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(crate) fn queue(name: &str) -> QueueName {
+    QueueName::parse(name).expect("a queue's name")
+}
+
+pub(crate) fn job(name: &str) -> NewJob {
+    NewJob {
+        queue: queue(name),
+        id: None,
+        key: None,
+        job_type: "mail".into(),
+        content_type: "text/plain".into(),
+        headers: Vec::new(),
+        body: Body::Text("body".into()),
+        priority: 0,
+        start: Start::Now,
+        expiry: Expiry::Never,
+        policy: None,
+    }
+}
+
+/// What a test says about a job.
+pub(crate) trait With {
+    fn id(self, id: &str) -> Self;
+    fn key(self, key: &str) -> Self;
+    fn body(self, body: &str) -> Self;
+    fn priority(self, priority: i8) -> Self;
+    fn delay(self, delay: Duration) -> Self;
+    fn expires(self, after: Duration) -> Self;
+    fn retries(self, max_retries: u32) -> Self;
+}
+
+impl With for NewJob {
+    fn id(mut self, id: &str) -> Self {
+        self.id = Some(JobId::parse(id));
+        self
+    }
+
+    fn key(mut self, key: &str) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    fn body(mut self, body: &str) -> Self {
+        self.body = Body::Text(body.to_owned().into());
+        self
+    }
+
+    fn priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    fn delay(mut self, delay: Duration) -> Self {
+        self.start = Start::After(delay);
+        self
+    }
+
+    fn expires(mut self, after: Duration) -> Self {
+        self.expiry = Expiry::After(after);
+        self
+    }
+
+    fn retries(mut self, max_retries: u32) -> Self {
+        self.policy = Some(Box::new(PolicyOverride {
+            max_retries: Some(max_retries),
+            ..PolicyOverride::default()
+        }));
+        self
+    }
+}
+
+pub(crate) fn claim_of(queues: &[&str], max_jobs: usize) -> Claim {
+    let share = |name: &&str| Share { queue: queue(name), first: usize::MAX };
+    Claim {
+        shares: queues.iter().map(share).collect(),
+        max_jobs,
+        max_bytes: 7 << 19,
+        lease_duration: None,
+        worker_id: "worker".into(),
+        request_id: String::new(),
+        settle: Settlements::default(),
+    }
+}
+
+/// Each queue with how many it may give first.
+pub(crate) fn claim_shares(shares: &[(&str, usize)], max_jobs: usize) -> Claim {
+    let share = |(name, first): &(&str, usize)| Share { queue: queue(name), first: *first };
+    Claim { shares: shares.iter().map(share).collect(), ..claim_of(&[], max_jobs) }
+}
+
+pub(crate) fn failed(error_type: &str) -> Ending {
+    failed_with(Failure::new(error_type, "it did not work"))
+}
+
+pub(crate) fn failed_with(failure: Failure) -> Ending {
+    Ending::Failed { failure, permanent: false, retry_after: None }
+}
+
+pub(crate) fn failed_retry_after(retry_after: Duration) -> Ending {
+    Ending::Failed {
+        failure: Failure::new("Busy", "come back later"),
+        permanent: false,
+        retry_after: Some(retry_after),
+    }
+}
+
+pub(crate) fn permanent() -> Ending {
+    Ending::Failed {
+        failure: Failure::new("Hopeless", "it will never work"),
+        permanent: true,
+        retry_after: None,
+    }
+}
+
+pub(crate) fn released() -> Ending {
+    Ending::Released { retry_after: None }
+}
+
+/// Delays exactly as the strategy says.
+pub(crate) fn without_jitter(queue: &mut QueueSettings) {
+    queue.policy.jitter = Jitter::None;
+}
+
+/// Every lease may end.
+pub(crate) fn sweep_all() -> Sweep {
+    Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() }
+}
+
+pub(crate) fn dead_query(name: &str) -> DeadLetterQuery {
+    DeadLetterQuery {
+        part: DeadPart::parse(name).expect("a queue's dead letters"),
+        after: 0,
+        limit: 1_000,
+        full: true,
+        max_bytes: usize::MAX,
+    }
+}
+
+pub(crate) fn requeue_of(name: &str, which: Which) -> Requeue {
+    Requeue {
+        part: DeadPart::parse(name).expect("a queue's dead letters"),
+        which,
+        target: None,
+        keep_attempts: false,
+        dry_run: false,
+    }
+}
+
+pub(crate) fn oldest(limit: usize) -> Which {
+    Which::Oldest { limit, cutoff: None }
+}

@@ -1,0 +1,385 @@
+//! A store on a directory of its own, with a clock that stands still and a listener that remembers.
+
+use crate::builders::{claim_of, queue, sweep_all};
+use redrive::{
+    domain::{
+        ids::{JobId, QueueName},
+        job::{Attempt, NewJob},
+        lease::Lease,
+        settings::{QueueSettings, Settings},
+        time::Timestamp,
+        verdict::Ending,
+    },
+    env::{Clock, ManualClock},
+    store::{
+        Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Delivered, Depths,
+        Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView, Refused,
+        Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
+        embedded::{Embedded, Options},
+    },
+};
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// One test of the suite, run on every engine.
+macro_rules! store_test {
+    ($(#[$meta:meta])* async fn $name:ident($h:ident) $body:block) => {
+        $(#[$meta])*
+        mod $name {
+            use super::*;
+
+            #[allow(unused_mut)]
+            async fn scenario<S: $crate::harness::Engine>(mut $h: $crate::harness::Harness<S>) {
+                $body
+                $h.audit().await;
+            }
+
+            #[test]
+            fn embedded() {
+                $crate::harness::run(scenario::<redrive::store::embedded::Embedded>);
+            }
+        }
+    };
+}
+
+/// A store that the suite can open.
+pub(crate) trait Engine: Store + Sized {
+    fn open(place: &Place, clock: Arc<dyn Clock>, told: Arc<dyn Listener>) -> Result<Self, String>;
+}
+
+/// Where and how a store is opened.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) directory: PathBuf,
+    pub(crate) max_queues: usize,
+}
+
+impl Engine for Embedded {
+    fn open(place: &Place, clock: Arc<dyn Clock>, told: Arc<dyn Listener>) -> Result<Self, String> {
+        let options = Options {
+            sync: false,
+            reserve_bytes: 0,
+            max_queues: place.max_queues,
+            ..Options::new(&place.directory)
+        };
+        Embedded::open(options, clock, told).map_err(|error| error.to_string())
+    }
+}
+
+/// What the store told, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    available: Mutex<Vec<(String, usize)>>,
+    due: Mutex<Vec<Timestamp>>,
+    /// While a test holds this, the store waits where it tells of available jobs.
+    pub(crate) gate: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics with this lock")
+}
+
+impl Told {
+    pub(crate) fn take_available(&self) -> Vec<(String, usize)> {
+        std::mem::take(&mut lock(&self.available))
+    }
+
+    fn take_due(&self) -> Vec<Timestamp> {
+        std::mem::take(&mut lock(&self.due))
+    }
+}
+
+impl Listener for Told {
+    fn available(&self, queue: &QueueName, jobs: usize) {
+        let _open = lock(&self.gate);
+        lock(&self.available).push((queue.to_string(), jobs));
+    }
+
+    fn due(&self, at: Timestamp) {
+        lock(&self.due).push(at);
+    }
+}
+
+pub(crate) struct Harness<S> {
+    store: Option<S>,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) told: Arc<Told>,
+    pub(crate) settings: Settings,
+    pub(crate) place: Place,
+    seed: Mutex<u64>,
+    _directory: tempfile::TempDir,
+}
+
+/// Runs one scenario to its end.
+pub(crate) fn run<S: Engine, F: Future<Output = ()>>(scenario: impl FnOnce(Harness<S>) -> F) {
+    runtime().block_on(async { scenario(Harness::new()).await });
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+impl<S: Engine> Harness<S> {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut harness = Self {
+            store: None,
+            clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
+            told: Arc::default(),
+            settings: Settings::default(),
+            place: Place { directory: directory.path().to_owned(), max_queues: 10_000 },
+            seed: Mutex::new(0),
+            _directory: directory,
+        };
+        harness.open();
+        harness
+    }
+
+    // ---- the store itself ----
+
+    pub(crate) fn store(&self) -> &S {
+        self.store.as_ref().expect("the store is open")
+    }
+
+    pub(crate) fn open(&mut self) {
+        self.store = Some(self.open_another().expect("the store opens"));
+    }
+
+    /// Opens the same directory once more, whatever has it open.
+    pub(crate) fn open_another(&self) -> Result<S, String> {
+        S::open(&self.place, self.clock.clone(), self.told.clone())
+    }
+
+    pub(crate) async fn close(&mut self) {
+        if let Some(store) = self.store.take() {
+            store.close().await;
+        }
+    }
+
+    /// The handle goes away without a word.
+    pub(crate) fn drop_store(&mut self) {
+        self.store = None;
+    }
+
+    /// Opens as soon as the directory can be had.
+    pub(crate) fn open_when_free(&mut self) {
+        while self.store.is_none() {
+            self.store = self.open_another().ok();
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) async fn reopen(&mut self) {
+        self.close().await;
+        self.open();
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        Path::join(&self.place.directory, "redrive.db")
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.store().now()
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// Changes the settings of every queue.
+    pub(crate) fn set(&mut self, change: impl FnOnce(&mut QueueSettings)) {
+        change(Arc::make_mut(&mut self.settings.defaults));
+    }
+
+    /// A new seed for each call.
+    pub(crate) fn ask(&self) -> Ask {
+        let mut seed = lock(&self.seed);
+        *seed += 1;
+        Ask { settings: Arc::new(self.settings.clone()), seed: *seed }
+    }
+
+    /// What was announced as due since the last look; announcements come after the answers.
+    pub(crate) async fn due(&self) -> Vec<Timestamp> {
+        self.settle(Settlements::default()).await;
+        self.told.take_due()
+    }
+
+    // ---- enqueue ----
+
+    pub(crate) async fn enqueue_all(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueued, Refused>> {
+        let answer = self.store().enqueue(self.ask(), jobs).await;
+        answer.expect("the store is well")
+    }
+
+    pub(crate) async fn try_enqueue(&self, job: NewJob) -> Result<Enqueued, Refused> {
+        self.enqueue_all(vec![job]).await.remove(0)
+    }
+
+    /// Adds a job that nothing stands in the way of.
+    pub(crate) async fn enqueue(&self, job: NewJob) -> JobId {
+        let added = self.try_enqueue(job).await.expect("the job is added");
+        assert!(!added.deduplicated, "{added:?}");
+        added.id
+    }
+
+    // ---- claim ----
+
+    pub(crate) async fn try_claim(&self, claim: Claim) -> Claimed {
+        let answer = self.store().claim(self.ask(), claim).await;
+        answer.expect("the store is well")
+    }
+
+    pub(crate) async fn claim_many(&self, queue: &str, max_jobs: usize) -> Vec<Delivered> {
+        self.try_claim(claim_of(&[queue], max_jobs)).await.jobs
+    }
+
+    /// The one job that a claim gets.
+    pub(crate) async fn claim(&self, queue: &str) -> Delivered {
+        let mut jobs = self.claim_many(queue, 1).await;
+        jobs.pop().expect("a job is ready")
+    }
+
+    /// Why a claim gets none.
+    pub(crate) async fn idle(&self, queue: &str) -> Idle {
+        let mut claimed = self.try_claim(claim_of(&[queue], 1)).await;
+        assert!(claimed.jobs.is_empty(), "{:?}", claimed.jobs);
+        claimed.idle.pop().expect("a reason")
+    }
+
+    /// The ids of all that a queue hands out now, in order.
+    pub(crate) async fn drain(&self, queue: &str) -> Vec<String> {
+        let jobs = self.claim_many(queue, 1_000).await;
+        jobs.iter().map(|job| job.spec.id.to_string()).collect()
+    }
+
+    // ---- settle ----
+
+    pub(crate) async fn settle(&self, settlements: Settlements) -> Settled {
+        let answer = self.store().settle(self.ask(), settlements).await;
+        answer.expect("the store is well")
+    }
+
+    pub(crate) async fn ack(&self, lease: Lease) -> Result<Acked, LeaseLost> {
+        let acks = vec![Ack { lease, note: String::new(), result: Default::default() }];
+        let settlements = Settlements { acks, ..Settlements::default() };
+        self.settle(settlements).await.acks.remove(0)
+    }
+
+    pub(crate) async fn nack(&self, lease: Lease, ending: Ending) -> Result<Attempt, LeaseLost> {
+        self.nack_saving(lease, ending, "").await
+    }
+
+    pub(crate) async fn nack_saving(
+        &self,
+        lease: Lease,
+        ending: Ending,
+        checkpoint: &str,
+    ) -> Result<Attempt, LeaseLost> {
+        let nacks = vec![Nack { lease, ending, checkpoint: checkpoint.into() }];
+        let settlements = Settlements { nacks, ..Settlements::default() };
+        self.settle(settlements).await.nacks.remove(0)
+    }
+
+    pub(crate) async fn extend(
+        &self,
+        lease: Lease,
+        duration: Option<Duration>,
+        checkpoint: &str,
+    ) -> Result<Extended, LeaseLost> {
+        let extends = vec![Extend { lease, duration, checkpoint: checkpoint.into() }];
+        let settlements = Settlements { extends, ..Settlements::default() };
+        self.settle(settlements).await.extends.remove(0)
+    }
+
+    /// Enqueues a job and lets it die at once.
+    pub(crate) async fn bury(&self, job: NewJob) -> JobId {
+        let queue = job.queue.clone();
+        let id = self.enqueue(job).await;
+        let delivered = self.claim(queue.as_str()).await;
+        assert_eq!(delivered.spec.id, id, "nothing else may be in line");
+        let lease = delivered.delivery.lease;
+        let ended = self.nack(lease, crate::builders::permanent()).await;
+        ended.expect("the lease is out");
+        id
+    }
+
+    // ---- time, dead letters, reads ----
+
+    /// Sweeps until nothing more is due.
+    pub(crate) async fn sweep(&self) -> Swept {
+        self.sweep_sparing(sweep_all()).await
+    }
+
+    pub(crate) async fn sweep_sparing(&self, sweep: Sweep) -> Swept {
+        let mut all = Swept::default();
+        for _ in 0..1_000 {
+            let swept = self.store().sweep(self.ask(), sweep).await;
+            let swept = swept.expect("the store is well");
+            all.promoted += swept.promoted;
+            all.expired.extend(swept.expired);
+            all.dead.extend(swept.dead);
+            all.next = swept.next;
+            if all.next.is_none_or(|next| next > self.now()) {
+                return all;
+            }
+        }
+        panic!("the sweep comes to no end: {all:?}");
+    }
+
+    pub(crate) async fn requeue(&self, requeue: Requeue) -> Result<Requeued, RequeueRefused> {
+        let answer = self.store().requeue(self.ask(), requeue).await;
+        answer.expect("the store is well")
+    }
+
+    pub(crate) async fn dead_page(&self, query: DeadLetterQuery) -> DeadLetterPage {
+        let page = self.store().dead_letters(query).await;
+        page.expect("the store is well").expect("the queue exists")
+    }
+
+    /// All dead letters of a queue, whole.
+    pub(crate) async fn dead(&self, name: &str) -> Vec<JobView> {
+        let query = crate::builders::dead_query(name);
+        self.dead_page(query).await.jobs
+    }
+
+    pub(crate) async fn views(&self, id: &JobId) -> Vec<JobView> {
+        let views = self.store().job(id.clone(), None).await;
+        views.expect("the store is well")
+    }
+
+    /// The one job of this id.
+    pub(crate) async fn view(&self, id: &JobId) -> JobView {
+        let mut views = self.views(id).await;
+        assert_eq!(views.len(), 1, "{id} is there once");
+        views.remove(0)
+    }
+
+    pub(crate) async fn queues(&self) -> Vec<QueueView> {
+        let queues = self.store().queues(None, 1_000).await;
+        queues.expect("the store is well")
+    }
+
+    pub(crate) async fn queue(&self, name: &str) -> Option<QueueView> {
+        let name = queue(name);
+        let mut queues = self.queues().await.into_iter();
+        queues.find(|queue| queue.name == name)
+    }
+
+    pub(crate) async fn depths(&self, name: &str) -> Depths {
+        let queue = self.queue(name).await;
+        queue.map(|queue| queue.depths).unwrap_or_default()
+    }
+
+    /// What came in is what went out and what is there.
+    pub(crate) async fn audit(&self) {
+        for queue in self.queues().await {
+            let (t, held) = (queue.totals, queue.depths.held());
+            let out = t.completed + t.purged + t.cancelled + t.retention_expired + t.moved_out;
+            assert_eq!(t.enqueued + t.moved_in, out + held, "{queue:?}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What every engine must do. The semantics live here; an engine joins by one line in `harness.rs` and passes.
+//!
+//! Time is the harness's own, chance is seeded, nothing sleeps. `model.rs` says the same once more as a program of its own,
+//! and `machine.rs` lets chance look for a difference.
+
+#[macro_use]
+mod harness;
+mod builders;
+
+mod abandoned;
+mod claim;
+mod corruption;
+mod dead_letters;
+mod enqueue;
+mod failures;
+mod history;
+mod keys;
+mod listener;
+mod machine;
+mod model;
+mod opening;
+mod order;
+mod requeue;
+mod restart;
+mod settle;
+mod time;
