@@ -8,36 +8,38 @@ use redrive::{
     domain::job::Progress,
     store::{ABANDONED_CLAIM_KEPT, Claim, Store},
 };
-use std::{
-    pin::pin,
-    task::{Context, Waker},
-};
+use std::task::{Context, Waker};
 
-/// The caller has gone before the store comes to its claim.
-async fn gone_before_the_answer<S: Engine>(h: &Harness<S>, claim: Claim) {
+/// Lets a claim wait behind a gate, and its caller go away before or after it is answered.
+async fn claim_behind_a_gate<S: Engine>(h: &Harness<S>, claim: Claim, answered: bool) {
     let mut wake = Context::from_waker(Waker::noop());
-    let told = h.told.clone();
-    let gate = told.gate.lock().unwrap();
+    let gate = h.told.gate.lock().unwrap();
     // The store tells of this job, and has to wait for the gate.
     let mut enqueue = Box::pin(h.store().enqueue(h.ask(), vec![job("gate")]));
     assert!(enqueue.as_mut().poll(&mut wake).is_pending());
-    {
-        let mut claim = pin!(h.store().claim(h.ask(), claim));
-        assert!(claim.as_mut().poll(&mut wake).is_pending());
+    let mut claim = Some(Box::pin(h.store().claim(h.ask(), claim)));
+    let polled = claim
+        .as_mut()
+        .map(|claim| claim.as_mut().poll(&mut wake).is_pending());
+    assert_eq!(polled, Some(true));
+    if !answered {
+        claim = None;
     }
     drop(gate);
     enqueue.await.unwrap();
     commit(h).await;
+    drop(claim);
+    commit(h).await;
+}
+
+/// The caller has gone before the store comes to its claim.
+async fn gone_before_the_answer<S: Engine>(h: &Harness<S>, claim: Claim) {
+    claim_behind_a_gate(h, claim, false).await;
 }
 
 /// The answer is there, but nobody comes for it.
 async fn gone_with_the_answer<S: Engine>(h: &Harness<S>, claim: Claim) {
-    let mut wake = Context::from_waker(Waker::noop());
-    let mut claim = Box::pin(h.store().claim(h.ask(), claim));
-    assert!(claim.as_mut().poll(&mut wake).is_pending());
-    commit(h).await;
-    drop(claim);
-    commit(h).await;
+    claim_behind_a_gate(h, claim, true).await;
 }
 
 /// All that was asked before this has been answered.

@@ -1,1 +1,706 @@
-//! Not yet.
+//! Chance drives the store and the model side by side, and every answer and every state is compared.
+//!
+//! `PROPTEST_CASES` raises the number of stories that are tried.
+
+use crate::{
+    builders::{self, claim_shares, requeue_of},
+    harness::{Engine, Harness, runtime},
+    model::{Answer, Id, Model, Place},
+};
+use proptest::{prelude::*, sample::select};
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
+use redrive::{
+    domain::{
+        failure::Failure,
+        glob::Glob,
+        ids::{JobId, QueueName},
+        job::{Attempt, NewJob, State},
+        lease::Lease,
+        policy::Jitter,
+        rules::{ErrorRule, Matcher, Then},
+        settings::{QueueSettings, Settings},
+        verdict::Ending,
+    },
+    store::{Claim, Requeue, RequeueRefused, Store, Which, embedded::Embedded},
+};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+const START: Duration = Duration::from_secs(1_000_000_000);
+const QUEUES: usize = 3;
+
+pub(crate) fn name(queue: usize) -> QueueName {
+    builders::queue(["a", "b", "c"][queue])
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct New {
+    pub(crate) queue: usize,
+    pub(crate) id: Option<u8>,
+    pub(crate) key: Option<u8>,
+    pub(crate) body: u8,
+    pub(crate) priority: i8,
+    pub(crate) delay: Duration,
+    pub(crate) expires: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Pick {
+    Ids(Vec<Id>),
+    /// `back`: so many deaths before the newest is the cutoff.
+    Oldest {
+        limit: usize,
+        back: u64,
+    },
+}
+
+/// One step. Leases are named by the order in which they were given out.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Enqueue(Vec<New>),
+    Claim {
+        shares: Vec<(usize, usize)>,
+        max_jobs: usize,
+        request: Option<u8>,
+    },
+    Ack(usize),
+    Nack {
+        lease: usize,
+        ending: Ending,
+        checkpoint: String,
+    },
+    Extend {
+        lease: usize,
+        duration: Option<Duration>,
+        checkpoint: String,
+    },
+    Unclaim(usize),
+    Requeue {
+        queue: usize,
+        pick: Pick,
+        overflow: bool,
+        target: Option<usize>,
+        keep_attempts: bool,
+        dry_run: bool,
+    },
+    Sweep,
+    Advance(Duration),
+    JumpWall(i64),
+    Reopen {
+        reboot: bool,
+    },
+}
+
+impl Op {
+    fn lease(&self) -> Option<usize> {
+        match self {
+            Self::Ack(lease) | Self::Unclaim(lease) => Some(*lease),
+            Self::Nack { lease, .. } | Self::Extend { lease, .. } => Some(*lease),
+            _ => None,
+        }
+    }
+}
+
+/// Small limits, so that they are met; queues that differ; no jitter, so that the model can tell every time.
+fn settings() -> Settings {
+    let rule = |error_type: &str, then| {
+        let matcher = Matcher {
+            error_type: Some(Glob::new(error_type)),
+            ..Matcher::default()
+        };
+        ErrorRule::at(0, matcher, then)
+    };
+    let mut defaults = QueueSettings::default();
+    defaults.policy.jitter = Jitter::None;
+    defaults.policy.max_retries = 2;
+    defaults.rules = vec![rule("Busy", Then::Release), rule("Held", Then::Hold)];
+    defaults.dead_letters.max_entries = 3;
+    defaults.max_run_time = Duration::from_secs(600);
+    let a = defaults.clone();
+    let mut b = defaults.clone();
+    b.max_depth = Some(6);
+    b.policy.base_delay = Duration::ZERO;
+    let mut c = defaults.clone();
+    c.dead_jobs_hold_keys = true;
+    // Configured queues are not forgotten.
+    let queues = [a, b, c]
+        .into_iter()
+        .enumerate()
+        .map(|(n, queue)| (name(n), Arc::new(queue)));
+    Settings {
+        defaults: Arc::new(defaults),
+        queues: queues.collect(),
+    }
+}
+
+fn durations() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        2 => (0u64..50).prop_map(Duration::from_millis),
+        4 => (1u64..40).prop_map(Duration::from_secs),
+        2 => (1u64..120).prop_map(Duration::from_secs),
+        1 => (1u64..30).prop_map(|hours| Duration::from_secs(hours * 1_800)),
+    ]
+}
+
+fn new_job() -> impl Strategy<Value = New> {
+    let delay = prop_oneof![3 => Just(Duration::ZERO), 1 => durations()];
+    let rare = |most: u8| prop::option::weighted(0.3, 0..most);
+    (
+        0..QUEUES,
+        rare(4),
+        rare(3),
+        prop::bool::weighted(0.15),
+        -1i8..=1,
+        delay,
+        prop::option::weighted(0.25, durations()),
+    )
+        .prop_map(|(queue, id, key, other, priority, delay, expires)| New {
+            queue,
+            id,
+            key,
+            body: u8::from(other),
+            priority,
+            delay,
+            expires,
+        })
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let failed = |error_type: &'static str, permanent, retry_after| Ending::Failed {
+        failure: Failure::new(error_type, "no"),
+        permanent,
+        retry_after,
+    };
+    // Longer ones are stretched by chance.
+    let soon = Some(Duration::from_millis(0));
+    prop_oneof![
+        4 => Just(failed("Timeout", false, None)),
+        1 => Just(failed("Timeout", false, soon)),
+        1 => Just(failed("Timeout", true, None)),
+        1 => Just(failed("ValidationError", false, None)),
+        1 => Just(failed("Busy", false, Some(Duration::from_secs(3)))),
+        1 => Just(failed("Held", false, None)),
+        2 => prop::option::of(durations()).prop_map(|retry_after| Ending::Released { retry_after }),
+    ]
+}
+
+fn requeue(made: usize) -> impl Strategy<Value = Op> {
+    let id = prop_oneof![
+        (0..4u8).prop_map(Id::Own),
+        (0..made.max(1)).prop_map(Id::Made)
+    ];
+    let pick = prop_oneof![
+        1 => prop::collection::vec(id, 1..4).prop_map(Pick::Ids),
+        2 => (0usize..4, 0u64..3).prop_map(|(limit, back)| Pick::Oldest { limit, back }),
+    ];
+    let unlikely = || prop::bool::weighted(0.2);
+    (
+        0..QUEUES,
+        pick,
+        unlikely(),
+        prop::option::weighted(0.4, 0..QUEUES),
+        unlikely(),
+        unlikely(),
+    )
+        .prop_map(
+            |(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
+                queue,
+                pick,
+                overflow,
+                target,
+                keep_attempts,
+                dry_run,
+            },
+        )
+}
+
+impl ReferenceStateMachine for Model {
+    type State = Model;
+    type Transition = Op;
+
+    fn init_state() -> BoxedStrategy<Model> {
+        Just(Model::new(START, Arc::new(settings()))).boxed()
+    }
+
+    fn transitions(model: &Model) -> BoxedStrategy<Op> {
+        let shares = Just((0..QUEUES).collect::<Vec<_>>())
+            .prop_shuffle()
+            .prop_flat_map(|queues| {
+                (
+                    Just(queues),
+                    1..=QUEUES,
+                    prop::collection::vec(0usize..3, QUEUES),
+                )
+                    .prop_map(|(queues, count, firsts)| {
+                        queues
+                            .into_iter()
+                            .zip(firsts)
+                            .take(count)
+                            .collect::<Vec<_>>()
+                    })
+            });
+        let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2)).prop_map(
+            |(shares, max_jobs, request)| Op::Claim {
+                shares,
+                max_jobs,
+                request,
+            },
+        );
+        let always = prop_oneof![
+            6 => prop::collection::vec(new_job(), 1..4).prop_map(Op::Enqueue),
+            6 => claim,
+            2 => requeue(model.made),
+            3 => Just(Op::Sweep),
+            4 => durations().prop_map(Op::Advance),
+            1 => (-7200i64..7200).prop_map(Op::JumpWall),
+            1 => prop::bool::weighted(0.3).prop_map(|reboot| Op::Reopen { reboot }),
+        ];
+        let all: Vec<usize> = (0..model.leases.len()).collect();
+        if all.is_empty() {
+            return always.boxed();
+        }
+        let mut likely: Vec<usize> = all
+            .iter()
+            .copied()
+            .filter(|lease| model.opens(*lease).is_some())
+            .collect();
+        if likely.is_empty() {
+            likely.clone_from(&all);
+        }
+        let lease = move || prop_oneof![4 => select(likely.clone()), 1 => select(all.clone())];
+        let checkpoint = || prop_oneof![2 => Just(String::new()), 1 => "[xyz]"];
+        let settle = prop_oneof![
+            3 => lease().prop_map(Op::Ack),
+            6 => (lease(), ending(), checkpoint())
+                .prop_map(|(lease, ending, checkpoint)| Op::Nack { lease, ending, checkpoint }),
+            2 => (lease(), prop::option::of(durations()), checkpoint())
+                .prop_map(|(lease, duration, checkpoint)| Op::Extend { lease, duration, checkpoint }),
+            1 => lease().prop_map(Op::Unclaim),
+        ];
+        prop_oneof![2 => always, 1 => settle].boxed()
+    }
+
+    fn preconditions(model: &Model, op: &Op) -> bool {
+        op.lease().is_none_or(|lease| lease < model.leases.len())
+    }
+
+    fn apply(mut model: Model, op: &Op) -> Model {
+        model.apply(op);
+        model
+    }
+}
+
+/// A store, and what its names are in the model.
+struct Real<S> {
+    runtime: tokio::runtime::Runtime,
+    h: Harness<S>,
+    /// By the model's number of the job.
+    ids: Vec<JobId>,
+    leases: Vec<Lease>,
+}
+
+struct Machine<S>(PhantomData<S>);
+
+fn own(id: u8) -> JobId {
+    JobId::parse(&format!("own-{id}"))
+}
+
+impl<S: Engine> Real<S> {
+    fn id(&self, id: Id) -> JobId {
+        match id {
+            Id::Own(id) => own(id),
+            // The model may name a job that was never made; then nobody has its id.
+            Id::Made(number) => self
+                .ids
+                .get(number)
+                .cloned()
+                .unwrap_or_else(|| JobId::parse("nobody")),
+        }
+    }
+
+    fn new_job(&self, new: &New) -> NewJob {
+        let mut job = builders::job(name(new.queue).as_str());
+        job.id = new.id.map(own);
+        job.key = new.key.map(|key| format!("key-{key}"));
+        job.body = redrive::domain::job::Body::Data(vec![new.body].into());
+        job.priority = new.priority;
+        job.start = redrive::domain::job::Start::After(new.delay);
+        job.expiry = new.expires.map_or(
+            redrive::domain::job::Expiry::Never,
+            redrive::domain::job::Expiry::After,
+        );
+        job
+    }
+
+    async fn step(&mut self, model: &Model, op: Op) {
+        match (op, &model.answer) {
+            (Op::Enqueue(jobs), Answer::Enqueued(expected)) => {
+                let jobs = jobs.iter().map(|job| self.new_job(job)).collect();
+                let answers = self.h.enqueue_all(jobs).await;
+                assert_eq!(answers.len(), expected.len());
+                for (answer, expected) in answers.iter().zip(expected) {
+                    match (answer, expected) {
+                        (Ok(added), Ok(expected)) => {
+                            if !expected.deduplicated {
+                                self.ids.push(added.id.clone());
+                            }
+                            assert_eq!(added.id, self.id(expected.id));
+                            assert_eq!(
+                                (added.deduplicated, added.state, added.run_at),
+                                (expected.deduplicated, expected.state, expected.run_at)
+                            );
+                        }
+                        (answer, expected) => {
+                            assert_eq!(answer.as_ref().err(), expected.as_ref().err())
+                        }
+                    }
+                }
+            }
+            (
+                Op::Claim {
+                    shares,
+                    max_jobs,
+                    request,
+                },
+                Answer::Claimed { .. },
+            ) => {
+                let names: Vec<_> = shares
+                    .iter()
+                    .map(|(queue, first)| (name(*queue), *first))
+                    .collect();
+                let names: Vec<_> = names
+                    .iter()
+                    .map(|(queue, first)| (queue.as_str(), *first))
+                    .collect();
+                let request_id = request
+                    .map(|request| format!("request-{request}"))
+                    .unwrap_or_default();
+                self.claim(
+                    model,
+                    Claim {
+                        request_id,
+                        ..claim_shares(&names, max_jobs)
+                    },
+                )
+                .await;
+            }
+            (Op::Ack(lease), Answer::Acked(expected)) => {
+                assert_eq!(self.h.ack(self.leases[lease]).await, *expected);
+            }
+            (
+                Op::Nack {
+                    lease,
+                    ending,
+                    checkpoint,
+                },
+                Answer::Nacked(expected),
+            ) => {
+                let lease = self.leases[lease];
+                let expected = (**expected)
+                    .clone()
+                    .map(|attempt| Attempt { lease, ..attempt });
+                assert_eq!(
+                    self.h.nack_saving(lease, ending, &checkpoint).await,
+                    expected
+                );
+            }
+            (
+                Op::Extend {
+                    lease,
+                    duration,
+                    checkpoint,
+                },
+                Answer::Extended(expected),
+            ) => {
+                assert_eq!(
+                    self.h
+                        .extend(self.leases[lease], duration, &checkpoint)
+                        .await,
+                    *expected
+                );
+            }
+            (Op::Unclaim(lease), _) => {
+                let answer = self.h.store().unclaim(vec![self.leases[lease]]).await;
+                answer.expect("the store is well");
+            }
+            (
+                Op::Requeue {
+                    queue,
+                    pick,
+                    overflow,
+                    target,
+                    keep_attempts,
+                    dry_run,
+                },
+                expected,
+            ) => {
+                let requeue = Requeue {
+                    target: target.map(name),
+                    keep_attempts,
+                    dry_run,
+                    ..self.requeue_of(model, queue, &pick, overflow)
+                };
+                self.requeue(requeue, expected).await;
+            }
+            (
+                Op::Sweep,
+                Answer::Swept {
+                    promoted,
+                    expired,
+                    dead,
+                },
+            ) => {
+                let swept = self.h.sweep().await;
+                assert_eq!(swept.promoted, *promoted);
+                let ids = |ids: &[Id]| ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>();
+                assert_eq!(
+                    swept
+                        .expired
+                        .iter()
+                        .map(|e| e.id.clone())
+                        .collect::<Vec<_>>(),
+                    ids(expired)
+                );
+                assert_eq!(
+                    swept.dead.iter().map(|d| d.id.clone()).collect::<Vec<_>>(),
+                    ids(dead)
+                );
+            }
+            (Op::Advance(by), _) => {
+                self.h.advance(by);
+                // Time is kept with the next commit; here at once, so that a restart finds it.
+                self.h.settle(Default::default()).await;
+            }
+            (Op::JumpWall(seconds), _) => self.h.clock.jump_wall(seconds),
+            (Op::Reopen { reboot }, _) => {
+                self.h.close().await;
+                if reboot {
+                    self.h.clock.reboot();
+                }
+                self.h.open();
+            }
+            (op, answer) => unreachable!("{op:?} has no answer {answer:?}"),
+        }
+    }
+
+    async fn claim(&mut self, model: &Model, claim: Claim) {
+        let Answer::Claimed {
+            jobs,
+            again,
+            idle,
+            dead,
+        } = &model.answer
+        else {
+            return;
+        };
+        let mut claimed = self.h.try_claim(claim).await;
+        if *again {
+            // In which order they are handed out again is nobody's promise.
+            claimed
+                .jobs
+                .sort_by_key(|delivered| delivered.delivery.lease.number);
+        }
+        let got: Vec<_> = claimed
+            .jobs
+            .iter()
+            .map(|delivered| delivered.spec.id.clone())
+            .collect();
+        let expected: Vec<_> = jobs
+            .iter()
+            .map(|number| self.ids[*number].clone())
+            .collect();
+        assert_eq!(got, expected);
+        for (delivered, number) in claimed.jobs.iter().zip(jobs) {
+            let job = &model.jobs[number];
+            let Place::Leased(out) = &job.place else {
+                unreachable!("it was claimed")
+            };
+            let lease = delivered.delivery.lease;
+            let mut expected = out.delivery.clone();
+            assert_eq!(lease.delivery, expected.lease.delivery);
+            expected.lease = lease;
+            assert_eq!(delivered.delivery, expected);
+            assert_eq!(delivered.queue, name(job.queue));
+            assert_eq!(delivered.progress, job.progress);
+            assert_eq!(delivered.last_failure, job.last_failure);
+            if !again {
+                assert!(!self.leases.contains(&lease), "a token came twice");
+                self.leases.push(lease);
+            }
+        }
+        let reasons: Vec<_> = claimed
+            .idle
+            .iter()
+            .map(|idle| (idle.reason, idle.until))
+            .collect();
+        assert_eq!(reasons, *idle);
+        let died: Vec<_> = claimed
+            .dead
+            .iter()
+            .map(|notice| notice.id.clone())
+            .collect();
+        assert_eq!(died, dead.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
+    }
+
+    fn requeue_of(&self, model: &Model, queue: usize, pick: &Pick, overflow: bool) -> Requeue {
+        let which = match pick {
+            Pick::Ids(ids) => Which::Ids(ids.iter().map(|id| self.id(*id)).collect()),
+            Pick::Oldest { limit, .. } => {
+                let cutoff = match &model.answer {
+                    Answer::Requeued { cutoff, .. } => Some(*cutoff),
+                    _ => None,
+                };
+                Which::Oldest {
+                    limit: *limit,
+                    cutoff,
+                }
+            }
+        };
+        let part = format!(
+            "dlq:{}{}",
+            if overflow { "overflow:" } else { "" },
+            name(queue)
+        );
+        requeue_of(&part, which)
+    }
+
+    async fn requeue(&self, requeue: Requeue, expected: &Answer) {
+        let done = self.h.requeue(requeue).await;
+        let Answer::Requeued {
+            ids,
+            skipped,
+            has_more,
+            cutoff,
+        } = expected
+        else {
+            assert_eq!(done, Err(RequeueRefused::NoSuchQueue));
+            return;
+        };
+        let done = done.expect("the queue is there");
+        assert_eq!(
+            done.ids,
+            ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>()
+        );
+        let expected: Vec<_> = skipped
+            .iter()
+            .map(|(id, reason)| (self.id(*id), *reason))
+            .collect();
+        assert_eq!(done.skipped, expected);
+        assert_eq!((done.has_more, done.cutoff), (*has_more, *cutoff));
+    }
+
+    /// Every job is where the model has it and nowhere else, and the counters count what is there.
+    async fn compare(&self, model: &Model) {
+        assert_eq!(self.h.now(), model.now);
+        self.h.audit().await;
+        let queues = self.h.queues().await;
+        assert_eq!(queues.len(), model.queues.len());
+        for (view, (number, queue)) in queues.iter().zip(&model.queues) {
+            assert_eq!((&view.name, view.totals), (&name(*number), queue.totals));
+            let count = |state| {
+                model
+                    .jobs
+                    .values()
+                    .filter(|job| job.queue == *number && job.state() == state)
+                    .count() as u64
+            };
+            let d = view.depths;
+            assert_eq!(
+                [d.ready, d.scheduled],
+                [count(State::Ready), count(State::Scheduled)]
+            );
+            assert_eq!(
+                [d.leased, d.dead, d.completed],
+                [count(State::Leased), count(State::Dead), 0]
+            );
+            let ready = model
+                .jobs
+                .values()
+                .filter(|job| job.queue == *number && job.state() == State::Ready);
+            assert_eq!(
+                view.oldest_ready_at,
+                ready.filter_map(|job| job.waits_since()).min()
+            );
+            let dead = self.h.dead(view.name.as_str()).await;
+            let dead: Vec<_> = dead.iter().map(|view| view.spec.id.clone()).collect();
+            assert_eq!(
+                dead,
+                model
+                    .dead(*number)
+                    .iter()
+                    .map(|(_, job)| self.ids[*job].clone())
+                    .collect::<Vec<_>>()
+            );
+        }
+        for (number, job) in &model.jobs {
+            self.compare_job(*number, job).await;
+        }
+        for (number, id) in self.ids.iter().enumerate() {
+            if id.number().is_some() && !model.jobs.contains_key(&number) {
+                assert!(self.h.views(id).await.is_empty(), "{id} is done");
+            }
+        }
+    }
+
+    async fn compare_job(&self, number: usize, job: &crate::model::Job) {
+        let views = self
+            .h
+            .store()
+            .job(self.ids[number].clone(), Some(name(job.queue)))
+            .await;
+        let views = views.expect("the store is well");
+        assert_eq!(views.len(), 1);
+        let view = &views[0];
+        assert_eq!(
+            (view.state, view.ready_at),
+            (job.state(), job.waits_since())
+        );
+        assert_eq!(view.progress, job.progress);
+        assert_eq!(view.attempts.len() as u32, job.progress.recorded.min(50));
+        assert_eq!(view.last_failure, job.last_failure);
+        let death = view
+            .death
+            .as_ref()
+            .map(|d| (d.number, d.reason, d.overflow, d.died_at));
+        let expected = match job.place {
+            Place::Dead(d) => Some((d.number, d.reason, d.overflow, d.died_at)),
+            _ => None,
+        };
+        assert_eq!(death, expected);
+        assert_eq!(view.delivery.is_some(), job.state() == State::Leased);
+    }
+}
+
+impl<S: Engine> StateMachineTest for Machine<S> {
+    type SystemUnderTest = Real<S>;
+    type Reference = Model;
+
+    fn init_test(_: &Model) -> Real<S> {
+        let mut h = Harness::new();
+        h.settings = settings();
+        Real {
+            runtime: runtime(),
+            h,
+            ids: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+
+    fn apply(mut real: Real<S>, model: &Model, op: Op) -> Real<S> {
+        let runtime = std::mem::replace(&mut real.runtime, runtime());
+        runtime.block_on(async {
+            real.step(model, op).await;
+            real.compare(model).await;
+        });
+        real.runtime = runtime;
+        real
+    }
+}
+
+prop_state_machine! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_embedded_store_and_the_model_agree(sequential 1..60 => EmbeddedMachine);
+}
+
+type EmbeddedMachine = Machine<Embedded>;

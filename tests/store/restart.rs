@@ -118,8 +118,11 @@ store_test! {
         let mut pending = Vec::new();
         for mut call in calls {
             let mut wake = std::task::Context::from_waker(std::task::Waker::noop());
-            assert!(call.as_mut().poll(&mut wake).is_pending());
-            pending.push(call);
+            if let std::task::Poll::Ready(answer) = call.as_mut().poll(&mut wake) {
+                assert!(answer.is_ok());
+            } else {
+                pending.push(call);
+            }
         }
         h.store().close().await;
         for call in pending {

@@ -3,7 +3,7 @@
 use super::{
     codec,
     memory::{QueueNumber, timestamp, unsigned},
-    places::{Tie, state_of},
+    places::{Place, Tie, state_of},
 };
 use crate::domain::{job::State, time::Timestamp};
 use rusqlite::{Connection, OptionalExtension};
@@ -52,4 +52,46 @@ pub(super) fn place(connection: &Connection, number: u64) -> rusqlite::Result<Op
         .exists((queue, at.millis().cast_signed(), Tie::of(number, &spec.id)))?;
     let state = if scheduled { State::Scheduled } else { State::Ready };
     Ok(Some(Found { queue, state, at, death }))
+}
+
+/// Whether this job is READY at this very place.
+pub(super) fn is_ready(
+    connection: &Connection,
+    place: &Place,
+    at: Timestamp,
+) -> rusqlite::Result<bool> {
+    let millis = at.millis().cast_signed();
+    connection
+        .prepare_cached(
+            "SELECT 1 FROM ready WHERE queue = ?1 AND rank = ?2 AND at = ?3 AND tie = ?4 AND number = ?5",
+        )?
+        .exists((place.queue, place.rank(), millis, &place.tie, place.number.cast_signed()))
+}
+
+/// Where a job waits, by its number alone. Looks at every waiting job: for one whose head cannot be trusted.
+pub(super) fn search(
+    connection: &Connection,
+    number: u64,
+) -> rusqlite::Result<Option<(Place, Timestamp, State)>> {
+    for (table, state) in [("ready", State::Ready), ("scheduled", State::Scheduled)] {
+        let sql = format!("SELECT queue, rank, at, tie, seen FROM {table} WHERE number = ?1");
+        let found = connection
+            .prepare_cached(&sql)?
+            .query_row([number.cast_signed()], |row| {
+                let rank: i64 = row.get(1)?;
+                let place = Place {
+                    queue: row.get(0)?,
+                    number,
+                    priority: (-rank) as i8,
+                    tie: Tie::read(row.get(3)?, number),
+                    seen: row.get(4)?,
+                };
+                Ok((place, timestamp(row, 2)?, state))
+            })
+            .optional()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
 }

@@ -138,12 +138,20 @@ impl Writer<'_> {
                 continue;
             };
             let progress = self.read_progress(number)?;
-            let place = Place::of(queue, number, &spec, progress.is_some());
+            let mut place = Place::of(queue, number, &spec, progress.is_some());
+            let (mut at, mut state) = (found.at, found.state);
+            if state == State::Ready && !super::lookup::is_ready(self.connection, &place, at)? {
+                // Its head is damaged and lies about its place.
+                let Some(found) = super::lookup::search(self.connection, number)? else {
+                    continue;
+                };
+                (place, at, state) = found;
+            }
             let progress = progress.unwrap_or_default();
-            if found.state == State::Ready {
-                self.take_ready(&place, found.at)?;
+            if state == State::Ready {
+                self.take_ready(&place, at)?;
             } else {
-                self.take_scheduled(&place, found.at)?;
+                self.take_scheduled(&place, at)?;
                 self.refresh_due(queue)?;
             }
             let name = self.memory.queue(queue).map(|queue| queue.name.clone());
