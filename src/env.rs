@@ -38,16 +38,10 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn read(&self) -> Reading {
-        let wall = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let boot = Duration::new(boot.tv_sec.cast_unsigned(), boot.tv_nsec as u32);
-        Reading {
-            wall_us: micros(wall),
-            boot_us: micros(boot),
-            boot_id: self.boot_id,
-        }
+        Reading { wall_us: micros(wall), boot_us: micros(boot), boot_id: self.boot_id }
     }
 }
 
@@ -61,11 +55,7 @@ pub struct ManualClock(Mutex<Reading>);
 
 impl ManualClock {
     pub fn at(wall: Duration) -> Self {
-        Self(Mutex::new(Reading {
-            wall_us: micros(wall),
-            boot_us: 1_000_000,
-            boot_id: 1,
-        }))
+        Self(Mutex::new(Reading { wall_us: micros(wall), boot_us: 1_000_000, boot_id: 1 }))
     }
 
     /// Time passes.
@@ -92,21 +82,13 @@ impl ManualClock {
     }
 
     fn change(&self, change: impl FnOnce(&mut Reading)) {
-        change(
-            &mut self
-                .0
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        change(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 }
 
 impl Clock for ManualClock {
     fn read(&self) -> Reading {
-        *self
-            .0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

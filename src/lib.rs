@@ -5,6 +5,10 @@
 //! whom is in ARCHITECTURE.md, and `tests/tidy.rs` holds it to that.
 
 pub mod broker;
+pub mod cli;
+pub mod config;
 pub mod domain;
 pub mod env;
+pub mod grpc;
+pub mod serve;
 pub mod store;

@@ -52,9 +52,7 @@ impl<S: Store> Broker<S> {
         let patience = tokio::time::sleep(request.wait);
         tokio::pin!(patience);
 
-        let mut reply = self
-            .look(&request, settle, |settled| named_again.reply(settled))
-            .await?;
+        let mut reply = self.look(&request, settle, |settled| named_again.reply(settled)).await?;
         while let Some(seat) = &seat
             && reply.jobs.is_empty()
         {
@@ -64,7 +62,8 @@ impl<S: Store> Broker<S> {
                     reply = self.look(&request, Settlements::default(), |_| settled).await?;
                 }
                 () = &mut patience => break,
-                _ = draining.wait_for(|draining| *draining) => {
+                // The block drops what it is handed, a guard that must not be held while waiting.
+                () = async { drop(draining.wait_for(|draining| *draining).await) } => {
                     return Ok(self.drained(&request, reply.settled));
                 }
             }
@@ -105,19 +104,12 @@ impl<S: Store> Broker<S> {
     fn shares(&self, request: &ClaimRequest) -> Vec<Share> {
         match &request.order {
             Order::Strict => {
-                let share = |queue: &QueueName| Share {
-                    queue: queue.clone(),
-                    first: usize::MAX,
-                };
+                let share = |queue: &QueueName| Share { queue: queue.clone(), first: usize::MAX };
                 request.queues.iter().map(share).collect()
             }
             Order::RoundRobin { weights } => {
-                let queues: Vec<_> = request
-                    .queues
-                    .iter()
-                    .cloned()
-                    .zip(weights.iter().copied())
-                    .collect();
+                let queues: Vec<_> =
+                    request.queues.iter().cloned().zip(weights.iter().copied()).collect();
                 self.turns.take(&queues, request.max_jobs)
             }
         }

@@ -40,10 +40,9 @@ impl<S: Store> Broker<S> {
         let queue = request.part.queue.clone();
         let which = match request.which {
             RequeueSelector::Ids(ids) => Which::Ids(ids),
-            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => Which::Oldest {
-                limit: limit.min(self.limits.bulk_max),
-                cutoff: request.cutoff,
-            },
+            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => {
+                Which::Oldest { limit: limit.min(self.limits.bulk_max), cutoff: request.cutoff }
+            }
         };
         let requeue = Requeue {
             part: request.part,

@@ -24,9 +24,6 @@ impl<S: Store> Broker<S> {
         jobs: Vec<NewJob>,
     ) -> Result<Vec<Result<Enqueued, Refusal>>, Error> {
         let results = self.store.enqueue(self.ask(), jobs).await?;
-        Ok(results
-            .into_iter()
-            .map(|result| result.map_err(Refusal::NotAdded))
-            .collect())
+        Ok(results.into_iter().map(|result| result.map_err(Refusal::NotAdded)).collect())
     }
 }

@@ -43,21 +43,14 @@ impl<S: Store> Broker<S> {
             Some(name) => {
                 let configured = settings.queues.contains_key(name);
                 if !configured && !self.queue_exists(name).await? {
-                    return Err(Refusal::QueueNotFound {
-                        queue: name.clone(),
-                    }
-                    .into());
+                    return Err(Refusal::QueueNotFound { queue: name.clone() }.into());
                 }
                 settings.queue(name)
             }
         };
         let mut policy = queue.policy.clone();
         if !request.error_type.is_empty() {
-            let facts = ErrorFacts {
-                error_type: &request.error_type,
-                message: "",
-                http_status: 0,
-            };
+            let facts = ErrorFacts { error_type: &request.error_type, message: "", http_status: 0 };
             match first_match(&queue.rules, &queue.default_rules, &facts).map(|rule| &rule.then) {
                 Some(Then::Policy(over)) => policy = policy.apply(over),
                 // Never retried: a policy without retries says just that.
@@ -76,17 +69,9 @@ impl<S: Store> Broker<S> {
     }
 
     async fn queue_exists(&self, name: &QueueName) -> Result<bool, Error> {
-        let part = crate::domain::ids::DeadPart {
-            queue: name.clone(),
-            overflow_only: false,
-        };
-        let query = crate::store::DeadLetterQuery {
-            part,
-            after: 0,
-            limit: 0,
-            full: false,
-            max_bytes: 0,
-        };
+        let part = crate::domain::ids::DeadPart { queue: name.clone(), overflow_only: false };
+        let query =
+            crate::store::DeadLetterQuery { part, after: 0, limit: 0, full: false, max_bytes: 0 };
         Ok(self.store.dead_letters(query).await?.is_some())
     }
 }
@@ -94,19 +79,9 @@ impl<S: Store> Broker<S> {
 fn explain(policy: RetryPolicy) -> Explained {
     let row = |retry| {
         let (delay, min, max) = policy.bounds(retry);
-        ExplainedDelay {
-            retry,
-            delay,
-            min,
-            max,
-        }
+        ExplainedDelay { retry, delay, min, max }
     };
     let rows = (1..=policy.max_retries).map(row).collect();
     let (total_min, total_max) = policy.total_bounds();
-    Explained {
-        policy,
-        rows,
-        total_min,
-        total_max,
-    }
+    Explained { policy, rows, total_min, total_max }
 }

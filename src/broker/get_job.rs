@@ -22,20 +22,13 @@ impl<S: Store> Broker<S> {
         let mut views = self.store.job(id.clone(), queue).await?;
         if views.len() > 1 {
             let queues = views.into_iter().map(|view| view.queue).collect();
-            return Err(Refusal::AmbiguousJobId {
-                id: id.to_string(),
-                queues,
-            }
-            .into());
+            return Err(Refusal::AmbiguousJobId { id: id.to_string(), queues }.into());
         }
         let Some(view) = views.pop() else {
             return Err(Refusal::JobNotFound { id: id.to_string() }.into());
         };
         let waiting_because = waiting_because(&view, self.store.now());
-        Ok(JobReport {
-            view,
-            waiting_because,
-        })
+        Ok(JobReport { view, waiting_because })
     }
 }
 
@@ -43,24 +36,16 @@ impl<S: Store> Broker<S> {
 fn waiting_because(view: &JobView, now: Timestamp) -> String {
     match view.state {
         State::Scheduled => {
-            let wait = view
-                .ready_at
-                .map_or_else(String::new, |at| human(at.since(now)));
+            let wait = view.ready_at.map_or_else(String::new, |at| human(at.since(now)));
             if view.progress.tries > 0 {
-                format!(
-                    "its retry after attempt {} is due in {wait}",
-                    view.progress.tries
-                )
+                format!("its retry after attempt {} is due in {wait}", view.progress.tries)
             } else {
                 format!("it is due in {wait}")
             }
         }
         State::Ready => match view.ahead {
             Some(ahead) if ahead.more => {
-                format!(
-                    "more than {} jobs of higher or equal priority go first",
-                    ahead.jobs
-                )
+                format!("more than {} jobs of higher or equal priority go first", ahead.jobs)
             }
             Some(ahead) if ahead.jobs > 0 => {
                 format!("{} of higher or equal priority go first", jobs(ahead.jobs))
@@ -86,9 +71,5 @@ fn waiting_because(view: &JobView, now: Timestamp) -> String {
 }
 
 fn jobs(count: usize) -> String {
-    if count == 1 {
-        "1 job".into()
-    } else {
-        format!("{count} jobs")
-    }
+    if count == 1 { "1 job".into() } else { format!("{count} jobs") }
 }

@@ -67,10 +67,12 @@ impl<S: Store> Broker<S> {
     }
 
     pub fn settings(&self) -> Arc<Settings> {
-        self.settings
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Calls from now on are judged by these.
+    pub fn replace_settings(&self, settings: Arc<Settings>) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
     /// From now on claims find nothing, and those that wait come home.
@@ -78,11 +80,12 @@ impl<S: Store> Broker<S> {
         self.draining.send_replace(true);
     }
 
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
     fn ask(&self) -> Ask {
-        Ask {
-            settings: self.settings(),
-            seed: (self.random)(),
-        }
+        Ask { settings: self.settings(), seed: (self.random)() }
     }
 
     /// Every dead letter gets one line.

@@ -32,24 +32,9 @@ pub(super) fn named_once(mut settlements: Settlements) -> (Settlements, NamedAga
     }
     let mut seen = HashSet::with_capacity(items);
     let mut again = NamedAgain::default();
-    keep_first(
-        &mut settlements.acks,
-        |ack| ack.lease,
-        &mut seen,
-        &mut again.acks,
-    );
-    keep_first(
-        &mut settlements.nacks,
-        |nack| nack.lease,
-        &mut seen,
-        &mut again.nacks,
-    );
-    keep_first(
-        &mut settlements.extends,
-        |extend| extend.lease,
-        &mut seen,
-        &mut again.extends,
-    );
+    keep_first(&mut settlements.acks, |ack| ack.lease, &mut seen, &mut again.acks);
+    keep_first(&mut settlements.nacks, |nack| nack.lease, &mut seen, &mut again.nacks);
+    keep_first(&mut settlements.extends, |extend| extend.lease, &mut seen, &mut again.extends);
     (settlements, again)
 }
 
@@ -90,10 +75,7 @@ impl NamedAgain {
 }
 
 fn put_back<T>(results: Vec<Result<T, LeaseLost>>, again: &[usize]) -> Vec<Result<T, Refusal>> {
-    let mut all: Vec<_> = results
-        .into_iter()
-        .map(|r| r.map_err(Refusal::from))
-        .collect();
+    let mut all: Vec<_> = results.into_iter().map(|r| r.map_err(Refusal::from)).collect();
     for &at in again {
         all.insert(at, Err(Refusal::LeaseLost));
     }

@@ -24,19 +24,14 @@ struct Grace {
 
 impl Grace {
     fn sweep(self) -> Sweep {
-        Sweep {
-            spare_made_before: self.since,
-            spare_until: self.since.after(GRACE),
-        }
+        Sweep { spare_made_before: self.since, spare_until: self.since.after(GRACE) }
     }
 }
 
 impl<S: Store> Broker<S> {
     /// Runs until the broker drains.
     pub async fn run_sweeper(self: Arc<Self>) {
-        let mut grace = Grace {
-            since: self.store.now(),
-        };
+        let mut grace = Grace { since: self.store.now() };
         let mut lost_since = None;
         let mut draining = self.draining.subscribe();
         loop {
@@ -48,9 +43,7 @@ impl<S: Store> Broker<S> {
                     {
                         grace = Grace { since: now };
                     }
-                    swept
-                        .next
-                        .map_or(LOOK_AT_LEAST_EVERY, |next| next.since(now))
+                    swept.next.map_or(LOOK_AT_LEAST_EVERY, |next| next.since(now))
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot look after what is due");

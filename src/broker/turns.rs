@@ -18,10 +18,7 @@ impl Turns {
     /// Splits `max_jobs` over the queues as their turns come. Each turn is taken once, whoever asks.
     pub(super) fn take(&self, queues: &[(QueueName, u32)], max_jobs: usize) -> Vec<Share> {
         if let [(queue, _)] = queues {
-            return vec![Share {
-                queue: queue.clone(),
-                first: max_jobs,
-            }];
+            return vec![Share { queue: queue.clone(), first: max_jobs }];
         }
         let mut hasher = DefaultHasher::new();
         queues.hash(&mut hasher);
@@ -29,9 +26,7 @@ impl Turns {
         if sets.len() >= SETS_MAX {
             sets.clear();
         }
-        let owed = sets
-            .entry(hasher.finish())
-            .or_insert_with(|| vec![0; queues.len()]);
+        let owed = sets.entry(hasher.finish()).or_insert_with(|| vec![0; queues.len()]);
         split(queues, owed, max_jobs)
     }
 }
@@ -39,13 +34,8 @@ impl Turns {
 /// The next `max_jobs` turns. The queue whose turn is first stands first, the others follow in the order named.
 fn split(queues: &[(QueueName, u32)], owed: &mut [i64], max_jobs: usize) -> Vec<Share> {
     let round: usize = queues.iter().map(|(_, weight)| *weight as usize).sum();
-    let mut shares: Vec<Share> = queues
-        .iter()
-        .map(|(queue, _)| Share {
-            queue: queue.clone(),
-            first: 0,
-        })
-        .collect();
+    let mut shares: Vec<Share> =
+        queues.iter().map(|(queue, _)| Share { queue: queue.clone(), first: 0 }).collect();
     if round == 0 {
         return shares;
     }
@@ -68,10 +58,7 @@ fn next_turn(queues: &[(QueueName, u32)], owed: &mut [i64], round: usize) -> usi
     for (owed, (_, weight)) in owed.iter_mut().zip(queues) {
         *owed += i64::from(*weight);
     }
-    let queue = (0..queues.len())
-        .rev()
-        .max_by_key(|&queue| owed[queue])
-        .unwrap_or(0);
+    let queue = (0..queues.len()).rev().max_by_key(|&queue| owed[queue]).unwrap_or(0);
     owed[queue] -= round as i64;
     queue
 }
@@ -83,20 +70,15 @@ mod tests {
 
     fn queues(weights: &[u32]) -> Vec<(QueueName, u32)> {
         let name = |n| QueueName::parse(&format!("q{n}")).unwrap();
-        weights
-            .iter()
-            .enumerate()
-            .map(|(n, weight)| (name(n), *weight))
-            .collect()
+        weights.iter().enumerate().map(|(n, weight)| (name(n), *weight)).collect()
     }
 
     #[test]
     fn two_queues_take_turns() {
         let turns = Turns::default();
         let queues = queues(&[1, 1]);
-        let firsts: Vec<_> = (0..6)
-            .map(|_| turns.take(&queues, 1)[0].queue.as_str().to_owned())
-            .collect();
+        let firsts: Vec<_> =
+            (0..6).map(|_| turns.take(&queues, 1)[0].queue.as_str().to_owned()).collect();
         assert_eq!(firsts, ["q0", "q1", "q0", "q1", "q0", "q1"]);
     }
 
@@ -104,9 +86,8 @@ mod tests {
     fn a_weight_of_three_is_three_turns_of_four_spread_evenly() {
         let turns = Turns::default();
         let queues = queues(&[3, 1]);
-        let firsts: Vec<_> = (0..8)
-            .map(|_| turns.take(&queues, 1)[0].queue.as_str().to_owned())
-            .collect();
+        let firsts: Vec<_> =
+            (0..8).map(|_| turns.take(&queues, 1)[0].queue.as_str().to_owned()).collect();
         assert_eq!(firsts, ["q0", "q0", "q1", "q0", "q0", "q0", "q1", "q0"]);
     }
 

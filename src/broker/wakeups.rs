@@ -1,15 +1,16 @@
 //! Who waits for work, and who is woken when there is some: as many as there is work for, in the order they came.
 //!
-//! A waiter takes a seat before it looks for work, so nothing that comes between looking and waiting is missed. A waiter
-//! that leaves with an unused wake-up passes it on, and every claim that leaves work behind wakes the next in line; so a
-//! job never lies ready while somebody waits for it.
+//! A waiter takes a seat before it looks for work, so nothing that comes between looking and waiting is missed. Those who
+//! were woken and have not looked yet count for what they can take, so a burst wakes nobody for nothing. A waiter that
+//! leaves with an unused wake-up passes it on, and every claim that leaves work behind wakes the next in line; so a job
+//! never lies ready while somebody waits for it.
 
 use crate::{
     domain::{ids::QueueName, time::Timestamp},
     store::Listener,
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::Notify;
@@ -26,45 +27,87 @@ pub struct Wakeups {
 struct Room {
     next_seat: u64,
     seats: HashMap<u64, Occupant>,
-    /// Seats that are not yet woken, in the order they were taken.
-    lines: HashMap<QueueName, BTreeMap<u64, ()>>,
+    lines: HashMap<QueueName, Line>,
 }
 
 #[derive(Debug)]
 struct Occupant {
     queues: Vec<QueueName>,
     wants: usize,
+    /// Woken, and has not looked yet.
+    awake: bool,
     woken: Arc<Notify>,
 }
 
+/// Who waits for one queue.
+#[derive(Debug, Default)]
+struct Line {
+    /// In the order they came.
+    asleep: BTreeSet<u64>,
+    /// What those who are awake can take.
+    awake_for: usize,
+}
+
 impl Room {
-    fn stand_in_line(&mut self, seat: u64) {
-        let Some(occupant) = self.seats.get(&seat) else {
+    /// The occupant looks now, and sleeps on if it finds nothing.
+    fn asleep(&mut self, seat: u64) {
+        let Some(occupant) = self.seats.get_mut(&seat) else {
             return;
         };
+        let was_awake = std::mem::take(&mut occupant.awake);
         for queue in &occupant.queues {
-            self.lines
-                .entry(queue.clone())
-                .or_default()
-                .insert(seat, ());
+            let line = self.lines.entry(queue.clone()).or_default();
+            line.asleep.insert(seat);
+            if was_awake {
+                line.awake_for -= occupant.wants;
+            }
         }
     }
 
-    /// True if the seat stood in line, that is, was not woken.
-    fn leave_line(&mut self, seat: u64) -> bool {
-        let Some(occupant) = self.seats.get(&seat) else {
-            return false;
+    fn wake(&mut self, seat: u64) {
+        let Some(occupant) = self.seats.get_mut(&seat) else {
+            return;
         };
-        let mut stood = false;
+        occupant.awake = true;
+        occupant.woken.notify_one();
         for queue in &occupant.queues {
             if let Some(line) = self.lines.get_mut(queue) {
-                stood |= line.remove(&seat).is_some();
-                if line.is_empty() {
-                    self.lines.remove(queue);
-                }
+                line.asleep.remove(&seat);
+                line.awake_for += occupant.wants;
             }
         }
-        stood
+    }
+
+    /// Wakes sleepers until those who are awake could take `jobs`.
+    fn wake_for(&mut self, queue: &QueueName, jobs: usize) {
+        while let Some(line) = self.lines.get(queue)
+            && line.awake_for < jobs
+            && let Some(&seat) = line.asleep.first()
+        {
+            self.wake(seat);
+        }
+    }
+
+    fn leave(&mut self, seat: u64) {
+        let Some(occupant) = self.seats.remove(&seat) else {
+            return;
+        };
+        for queue in &occupant.queues {
+            let Some(line) = self.lines.get_mut(queue) else {
+                continue;
+            };
+            line.asleep.remove(&seat);
+            if occupant.awake {
+                // It never looked at what it was woken for: somebody else must.
+                let for_all = line.awake_for;
+                line.awake_for -= occupant.wants;
+                self.wake_for(queue, for_all);
+            }
+            let unused = |line: &Line| line.asleep.is_empty() && line.awake_for == 0;
+            if self.lines.get(queue).is_some_and(unused) {
+                self.lines.remove(queue);
+            }
+        }
     }
 }
 
@@ -79,57 +122,26 @@ impl Wakeups {
         let number = room.next_seat;
         room.next_seat += 1;
         let woken = Arc::new(Notify::new());
-        room.seats.insert(
-            number,
-            Occupant {
-                queues,
-                wants,
-                woken: woken.clone(),
-            },
-        );
-        room.stand_in_line(number);
-        Seat {
-            number,
-            woken,
-            wakeups: self.clone(),
-        }
+        let occupant = Occupant { queues, wants, awake: false, woken: woken.clone() };
+        room.seats.insert(number, occupant);
+        room.asleep(number);
+        Seat { number, woken, wakeups: self.clone() }
     }
 
-    /// Sleeps until the earliest time announced changes; the sweeper's.
+    /// Sleeps until something earlier is due than was known; the sweeper's.
     pub(super) async fn due_changed(&self) {
         self.bell.notified().await;
     }
 
     /// Takes the earliest time announced since the last call.
     pub(super) fn take_due(&self) -> Option<Timestamp> {
-        self.due
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-    }
-
-    #[cfg(test)]
-    fn waiting(&self, queue: &str) -> usize {
-        self.room().lines.get(queue).map_or(0, BTreeMap::len)
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Listener for Wakeups {
     fn available(&self, queue: &QueueName, jobs: usize) {
-        let mut room = self.room();
-        let mut left = jobs;
-        while left > 0 {
-            let Some((&seat, ())) = room.lines.get(queue).and_then(BTreeMap::first_key_value)
-            else {
-                return;
-            };
-            room.leave_line(seat);
-            let Some(occupant) = room.seats.get(&seat) else {
-                return;
-            };
-            left = left.saturating_sub(occupant.wants);
-            occupant.woken.notify_one();
-        }
+        self.room().wake_for(queue, jobs);
     }
 
     fn due(&self, at: Timestamp) {
@@ -150,27 +162,16 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Sleeps until there may be work, then stands in line again, at its old place.
+    /// Sleeps until there may be work. Who then finds nothing still has its old place in line.
     pub(super) async fn woken(&self) {
         self.woken.notified().await;
-        self.wakeups.room().stand_in_line(self.number);
+        self.wakeups.room().asleep(self.number);
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut room = self.wakeups.room();
-        let stood = room.leave_line(self.number);
-        let occupant = room.seats.remove(&self.number);
-        drop(room);
-        // Woken and never looked: somebody else must.
-        if let Some(occupant) = occupant
-            && !stood
-        {
-            for queue in &occupant.queues {
-                self.wakeups.available(queue, 1);
-            }
-        }
+        self.wakeups.room().leave(self.number);
     }
 }
 
@@ -188,10 +189,14 @@ mod tests {
         pin!(seat.woken()).poll(&mut context).is_ready()
     }
 
+    fn seats(wakeups: &Arc<Wakeups>, count: usize, wants: usize) -> Vec<Seat> {
+        (0..count).map(|_| wakeups.sit(vec![queue("q")], wants)).collect()
+    }
+
     #[test]
     fn one_job_wakes_one_of_a_hundred_and_it_is_the_first() {
         let wakeups = Arc::new(Wakeups::default());
-        let seats: Vec<_> = (0..100).map(|_| wakeups.sit(vec![queue("q")], 1)).collect();
+        let seats = seats(&wakeups, 100, 1);
         wakeups.available(&queue("q"), 1);
         let woken: Vec<_> = seats.iter().map(is_woken).collect();
         assert!(woken[0]);
@@ -201,11 +206,20 @@ mod tests {
     #[test]
     fn as_many_wake_as_there_is_work_for() {
         let wakeups = Arc::new(Wakeups::default());
-        let seats: Vec<_> = (0..5).map(|_| wakeups.sit(vec![queue("q")], 10)).collect();
+        let seats = seats(&wakeups, 5, 10);
         wakeups.available(&queue("q"), 25);
-        assert_eq!(wakeups.waiting("q"), 2);
-        assert_eq!(seats.iter().filter(|seat| is_woken(seat)).count(), 3);
         wakeups.available(&queue("other"), 5);
+        assert_eq!(seats.iter().filter(|seat| is_woken(seat)).count(), 3);
+    }
+
+    #[test]
+    fn a_burst_wakes_nobody_for_nothing() {
+        let wakeups = Arc::new(Wakeups::default());
+        let seats = seats(&wakeups, 10, 1);
+        for ready in 1..=3 {
+            wakeups.available(&queue("q"), ready);
+        }
+        assert_eq!(seats.iter().filter(|seat| is_woken(seat)).count(), 3);
     }
 
     #[test]
@@ -221,19 +235,21 @@ mod tests {
     #[test]
     fn a_waiter_that_found_nothing_keeps_its_place_in_line() {
         let wakeups = Arc::new(Wakeups::default());
-        let first = wakeups.sit(vec![queue("a")], 1);
-        let second = wakeups.sit(vec![queue("a")], 1);
-        wakeups.available(&queue("a"), 1);
-        assert!(is_woken(&first));
-        wakeups.available(&queue("a"), 1);
-        assert!(is_woken(&first));
-        assert!(!is_woken(&second));
+        let seats = seats(&wakeups, 2, 1);
+        wakeups.available(&queue("q"), 1);
+        assert!(is_woken(&seats[0]));
+        wakeups.available(&queue("q"), 1);
+        assert!(is_woken(&seats[0]));
+        assert!(!is_woken(&seats[1]));
     }
 
     #[test]
-    fn empty_lines_are_forgotten() {
+    fn nothing_is_remembered_of_those_who_left() {
         let wakeups = Arc::new(Wakeups::default());
-        drop(wakeups.sit(vec![queue("a")], 1));
+        let mut seats = seats(&wakeups, 3, 2);
+        wakeups.available(&queue("q"), 3);
+        assert!(is_woken(&seats[0]));
+        seats.clear();
         assert!(wakeups.room().lines.is_empty() && wakeups.room().seats.is_empty());
     }
 }

@@ -24,9 +24,6 @@ impl Dice {
     }
 
     pub fn chance(&mut self) -> Chance {
-        Chance {
-            jitter: self.unit(),
-            spread: self.unit(),
-        }
+        Chance { jitter: self.unit(), spread: self.unit() }
     }
 }

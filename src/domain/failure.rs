@@ -25,11 +25,7 @@ pub const SUMMARY_CHARS: usize = 512;
 
 impl Failure {
     pub fn new(error_type: &str, message: impl Into<String>) -> Self {
-        Self {
-            error_type: error_type.into(),
-            message: message.into(),
-            ..Self::default()
-        }
+        Self { error_type: error_type.into(), message: message.into(), ..Self::default() }
     }
 
     /// Cuts the texts to what is kept of a first or last failure.
@@ -86,10 +82,7 @@ fn head(text: &str, chars: usize) -> &str {
 
 /// Words with a digit in them and quoted texts become one character.
 fn mask(message: &str) -> Cow<'_, str> {
-    if !message
-        .bytes()
-        .any(|b| b.is_ascii_digit() || matches!(b, b'"' | b'\'' | b'`'))
-    {
+    if !message.bytes().any(|b| b.is_ascii_digit() || matches!(b, b'"' | b'\'' | b'`')) {
         return message.into();
     }
     let mut masked = String::with_capacity(message.len());
@@ -139,19 +132,11 @@ mod tests {
     #[test]
     fn texts_are_cut_on_a_character_boundary_and_flagged() {
         let long = "ü".repeat(5_000);
-        let failure = Failure {
-            stack_trace: long.clone(),
-            ..Failure::new("E", "short")
-        }
-        .cut();
+        let failure = Failure { stack_trace: long.clone(), ..Failure::new("E", "short") }.cut();
         assert_eq!(failure.stack_trace.chars().count(), STACK_TRACE_CHARS);
         assert_eq!(failure.message, "short");
         assert!(failure.truncated);
-        let failure = Failure {
-            response_body: long,
-            ..Failure::default()
-        }
-        .cut();
+        let failure = Failure { response_body: long, ..Failure::default() }.cut();
         assert_eq!(failure.response_body.chars().count(), RESPONSE_BODY_CHARS);
         assert!(!Failure::new("E", "x".repeat(MESSAGE_CHARS)).cut().truncated);
     }
@@ -172,10 +157,7 @@ mod tests {
             print("user 4711 on host-b9: \"bob\" timed out after 5s")
         );
         assert_ne!(print("connection refused"), print("connection reset"));
-        assert_ne!(
-            print("x"),
-            Failure::new("Timeout", "x").fingerprint("report")
-        );
+        assert_ne!(print("x"), Failure::new("Timeout", "x").fingerprint("report"));
     }
 
     proptest! {

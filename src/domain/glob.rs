@@ -71,11 +71,7 @@ mod tests {
             ("Http?xx", "Http5xx", true),
             ("Http?xx", "Httpxx", false),
         ] {
-            assert_eq!(
-                Glob::new(pattern).matches(text),
-                expected,
-                "{pattern} on {text}"
-            );
+            assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern} on {text}");
         }
     }
 

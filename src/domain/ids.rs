@@ -15,9 +15,7 @@ impl QueueName {
         let (&first, rest) = name.as_bytes().split_first()?;
         let fits = rest.len() < 100
             && first.is_ascii_alphanumeric()
-            && rest
-                .iter()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+            && rest.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
         fits.then(|| Self(name.into()))
     }
 
@@ -54,10 +52,7 @@ impl DeadPart {
                 None => (rest, false),
             },
         };
-        Some(Self {
-            queue: QueueName::parse(name)?,
-            overflow_only,
-        })
+        Some(Self { queue: QueueName::parse(name)?, overflow_only })
     }
 }
 
@@ -150,18 +145,7 @@ mod tests {
         for good in ["a", "emails", "A.b_c-9", &"x".repeat(100)] {
             assert!(QueueName::parse(good).is_some(), "{good}");
         }
-        for bad in [
-            "",
-            ".a",
-            "-a",
-            "_a",
-            "a b",
-            "a/b",
-            "dlq:a",
-            "ü",
-            "a\n",
-            &"x".repeat(101),
-        ] {
+        for bad in ["", ".a", "-a", "_a", "a b", "a/b", "dlq:a", "ü", "a\n", &"x".repeat(101)] {
             assert!(QueueName::parse(bad).is_none(), "{bad:?}");
         }
     }
@@ -178,10 +162,7 @@ mod tests {
 
     #[test]
     fn a_uuid_that_is_not_of_version_7_has_no_number() {
-        assert_eq!(
-            JobId::parse("00000000-0000-4000-8000-000000000001").number(),
-            None
-        );
+        assert_eq!(JobId::parse("00000000-0000-4000-8000-000000000001").number(), None);
         assert_eq!(JobId::parse("order-17").number(), None);
     }
 

@@ -111,11 +111,7 @@ impl NewJob {
             Expiry::After(delay) => Some(now.after(delay)),
             Expiry::At(at) => Some(at),
         };
-        let state = if run_at > now {
-            State::Scheduled
-        } else {
-            State::Ready
-        };
+        let state = if run_at > now { State::Scheduled } else { State::Ready };
         let spec = Spec {
             id,
             key: self.key,
@@ -204,11 +200,7 @@ impl Progress {
 
     /// The deadline in force.
     pub fn deadline(&self, expires_at: Option<Timestamp>) -> Option<Timestamp> {
-        if self.deadline_cleared {
-            None
-        } else {
-            expires_at
-        }
+        if self.deadline_cleared { None } else { expires_at }
     }
 }
 
@@ -318,24 +310,13 @@ mod tests {
         assert_eq!(progress.redrives, 1);
         assert_eq!(progress.deliver(), 1);
         assert!(!progress.cancel_requested);
-        assert_eq!(
-            (
-                progress.releases,
-                progress.interruptions,
-                progress.uncounted
-            ),
-            (0, 0, 0)
-        );
+        assert_eq!((progress.releases, progress.interruptions, progress.uncounted), (0, 0, 0));
         assert_eq!(progress.deadline(Some(now)), None);
     }
 
     #[test]
     fn a_requeue_that_keeps_attempts_goes_on_counting() {
-        let mut progress = Progress {
-            tries: 4,
-            deliveries: 4,
-            ..Progress::default()
-        };
+        let mut progress = Progress { tries: 4, deliveries: 4, ..Progress::default() };
         progress.requeue(Timestamp::from_millis(10), None, true);
         assert_eq!(progress.deliver(), 5);
     }

@@ -20,9 +20,7 @@ impl Lease {
     /// Reads a token; `None` if no server can have made it.
     pub fn parse(token: &str) -> Option<Self> {
         let mut bytes = [0u8; LENGTH];
-        let length = BASE64_URL_SAFE_NO_PAD
-            .decode_slice(token, &mut bytes)
-            .ok()?;
+        let length = BASE64_URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).ok()?;
         let (body, sum) = bytes.split_at(LENGTH - 4);
         if length != LENGTH || crc32c::crc32c(body).to_be_bytes() != sum {
             return None;

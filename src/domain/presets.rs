@@ -116,12 +116,7 @@ mod tests {
     fn delays_are(preset: Preset, rows: &[(u64, u64, u64)]) {
         for (n, (d, min, max)) in (1..).zip(rows) {
             let expected = (ms(*d), ms(*min), ms(*max));
-            assert_eq!(
-                preset.policy().bounds(n),
-                expected,
-                "{} retry {n}",
-                preset.name()
-            );
+            assert_eq!(preset.policy().bounds(n), expected, "{} retry {n}", preset.name());
         }
     }
 
@@ -185,10 +180,7 @@ mod tests {
     #[test]
     fn conservative_aggressive_and_one_shot_have_their_settings() {
         settings_are(Preset::Conservative, 1_000, 60_000, 5);
-        delays_are(
-            Preset::Conservative,
-            &[(1_000, 0, 1_000), (2_000, 0, 2_000)],
-        );
+        delays_are(Preset::Conservative, &[(1_000, 0, 1_000), (2_000, 0, 2_000)]);
         settings_are(Preset::Aggressive, 100, 5_000, 2);
         delays_are(Preset::Aggressive, &[(100, 0, 100), (200, 0, 200)]);
         assert_eq!(Preset::OneShot.policy().max_retries, 0);
@@ -246,13 +238,7 @@ mod tests {
     #[test]
     fn patient_keeps_trying_for_hours() {
         settings_are(Preset::Patient, 1_000, 3_600_000, 20);
-        delays_are(
-            Preset::Patient,
-            &[(1_000, 500, 1_000), (2_000, 1_000, 2_000)],
-        );
-        assert_eq!(
-            Preset::Patient.policy().horizon(),
-            "21 attempts over 4h34m7.5s to 9h8m15s"
-        );
+        delays_are(Preset::Patient, &[(1_000, 500, 1_000), (2_000, 1_000, 2_000)]);
+        assert_eq!(Preset::Patient.policy().horizon(), "21 attempts over 4h34m7.5s to 9h8m15s");
     }
 }

@@ -16,11 +16,7 @@ pub struct ErrorRule {
 impl ErrorRule {
     /// A queue's own rule, named after its place in the file and what it looks for.
     pub fn at(index: usize, matcher: Matcher, then: Then) -> Self {
-        Self {
-            name: format!("rules[{index}]: {matcher}"),
-            matcher,
-            then,
-        }
+        Self { name: format!("rules[{index}]: {matcher}"), matcher, then }
     }
 }
 
@@ -49,11 +45,7 @@ impl Matcher {
         if *self == Self::default() {
             return Err("a rule needs error_type, http_status or message_contains".into());
         }
-        if self
-            .error_type
-            .as_ref()
-            .is_some_and(|glob| glob.as_str().is_empty())
-        {
+        if self.error_type.as_ref().is_some_and(|glob| glob.as_str().is_empty()) {
             return Err("error_type must not be empty; write for example \"Timeout*\"".into());
         }
         if self.message_contains.as_ref().is_some_and(String::is_empty) {
@@ -65,12 +57,8 @@ impl Matcher {
     }
 
     pub fn matches(&self, error: &ErrorFacts<'_>) -> bool {
-        self.error_type
-            .as_ref()
-            .is_none_or(|glob| glob.matches(error.error_type))
-            && self
-                .http_status
-                .is_none_or(|pattern| pattern.matches(error.http_status))
+        self.error_type.as_ref().is_none_or(|glob| glob.matches(error.error_type))
+            && self.http_status.is_none_or(|pattern| pattern.matches(error.http_status))
             && self
                 .message_contains
                 .as_ref()
@@ -80,19 +68,10 @@ impl Matcher {
 
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let error_type = self
-            .error_type
-            .as_ref()
-            .map(|g| format!("error_type={}", g.as_str()));
+        let error_type = self.error_type.as_ref().map(|g| format!("error_type={}", g.as_str()));
         let http_status = self.http_status.map(|s| format!("http_status={s}"));
-        let message = self
-            .message_contains
-            .as_ref()
-            .map(|m| format!("message_contains={m:?}"));
-        let parts: Vec<String> = [error_type, http_status, message]
-            .into_iter()
-            .flatten()
-            .collect();
+        let message = self.message_contains.as_ref().map(|m| format!("message_contains={m:?}"));
+        let parts: Vec<String> = [error_type, http_status, message].into_iter().flatten().collect();
         f.write_str(&parts.join(", "))
     }
 }
@@ -147,22 +126,13 @@ pub struct ErrorFacts<'a> {
 
 /// Errors that trying again does not mend.
 pub fn default_rules() -> Vec<ErrorRule> {
-    [
-        "ValidationError",
-        "NotFoundError",
-        "UnauthorizedError",
-        "ForbiddenError",
-        "SyntaxError",
-    ]
-    .map(|error_type| ErrorRule {
-        name: format!("default: {error_type}"),
-        matcher: Matcher {
-            error_type: Some(Glob::new(error_type)),
-            ..Matcher::default()
-        },
-        then: Then::DeadLetter,
-    })
-    .into()
+    ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"]
+        .map(|error_type| ErrorRule {
+            name: format!("default: {error_type}"),
+            matcher: Matcher { error_type: Some(Glob::new(error_type)), ..Matcher::default() },
+            then: Then::DeadLetter,
+        })
+        .into()
 }
 
 /// The rule that decides: the first that matches, the queue's own before the default ones.
@@ -171,18 +141,13 @@ pub fn first_match<'a>(
     defaults: &'a [ErrorRule],
     error: &ErrorFacts<'_>,
 ) -> Option<&'a ErrorRule> {
-    own.iter()
-        .chain(defaults)
-        .find(|rule| rule.matcher.matches(error))
+    own.iter().chain(defaults).find(|rule| rule.matcher.matches(error))
 }
 
 fn contains_ignoring_ascii_case(text: &str, part: &str) -> bool {
     // `windows` panics on length 0.
     part.is_empty()
-        || text
-            .as_bytes()
-            .windows(part.len())
-            .any(|w| w.eq_ignore_ascii_case(part.as_bytes()))
+        || text.as_bytes().windows(part.len()).any(|w| w.eq_ignore_ascii_case(part.as_bytes()))
 }
 
 #[cfg(test)]
@@ -192,40 +157,24 @@ mod tests {
     use proptest::prelude::*;
 
     fn error<'a>(error_type: &'a str, message: &'a str, http_status: u32) -> ErrorFacts<'a> {
-        ErrorFacts {
-            error_type,
-            message,
-            http_status,
-        }
+        ErrorFacts { error_type, message, http_status }
     }
 
     fn on_type(pattern: &str) -> Matcher {
-        Matcher {
-            error_type: Some(Glob::new(pattern)),
-            ..Matcher::default()
-        }
+        Matcher { error_type: Some(Glob::new(pattern)), ..Matcher::default() }
     }
 
     fn on_status(pattern: &str) -> Matcher {
         let http_status = Some(StatusPattern::parse(pattern).expect("a valid status"));
-        Matcher {
-            http_status,
-            ..Matcher::default()
-        }
+        Matcher { http_status, ..Matcher::default() }
     }
 
     fn on_message(part: &str) -> Matcher {
-        Matcher {
-            message_contains: Some(part.into()),
-            ..Matcher::default()
-        }
+        Matcher { message_contains: Some(part.into()), ..Matcher::default() }
     }
 
     fn preset(preset: Preset) -> Then {
-        Then::Policy(PolicyOverride {
-            preset: Some(preset),
-            ..PolicyOverride::default()
-        })
+        Then::Policy(PolicyOverride { preset: Some(preset), ..PolicyOverride::default() })
     }
 
     /// The rules of the configuration example.
@@ -251,16 +200,8 @@ mod tests {
         decides(&own, error("E", "", 429), Some("rules[0]: http_status=429"));
         decides(&own, error("E", "", 408), Some("rules[1]: http_status=408"));
         decides(&own, error("E", "", 404), Some("rules[2]: http_status=4xx"));
-        decides(
-            &own,
-            error("PlexNotFound", "", 0),
-            Some("rules[3]: error_type=PlexNotFound*"),
-        );
-        decides(
-            &own,
-            error("PlexNotFound", "", 404),
-            Some("rules[2]: http_status=4xx"),
-        );
+        decides(&own, error("PlexNotFound", "", 0), Some("rules[3]: error_type=PlexNotFound*"));
+        decides(&own, error("PlexNotFound", "", 404), Some("rules[2]: http_status=4xx"));
         decides(&own, error("E", "", 500), None);
     }
 
@@ -287,19 +228,12 @@ mod tests {
     #[test]
     fn a_queues_own_rule_goes_before_the_default_ones() {
         let own = [ErrorRule::at(0, on_type("*Error"), Then::Release)];
-        decides(
-            &own,
-            error("ValidationError", "", 0),
-            Some("rules[0]: error_type=*Error"),
-        );
+        decides(&own, error("ValidationError", "", 0), Some("rules[0]: error_type=*Error"));
     }
 
     #[test]
     fn a_queue_without_default_rules_has_only_its_own() {
-        assert_eq!(
-            first_match(&[], &[], &error("ValidationError", "", 0)),
-            None
-        );
+        assert_eq!(first_match(&[], &[], &error("ValidationError", "", 0)), None);
     }
 
     #[test]
@@ -328,23 +262,13 @@ mod tests {
     #[test]
     fn a_class_covers_its_hundred_and_nothing_else() {
         let class = StatusPattern::parse("4xx").expect("a class");
-        assert!(
-            [400, 404, 499]
-                .into_iter()
-                .all(|status| class.matches(status))
-        );
-        assert!(
-            ![0, 4, 40, 399, 500, 4_000]
-                .into_iter()
-                .any(|status| class.matches(status))
-        );
+        assert!([400, 404, 499].into_iter().all(|status| class.matches(status)));
+        assert!(![0, 4, 40, 399, 500, 4_000].into_iter().any(|status| class.matches(status)));
     }
 
     #[test]
     fn a_status_that_cannot_be_is_refused_with_what_can() {
-        for text in [
-            "", "5", "5x", "6xx", "0xx", "4XX", "099", "600", "+99", "0503", "x", "5é",
-        ] {
+        for text in ["", "5", "5x", "6xx", "0xx", "4XX", "099", "600", "+99", "0503", "x", "5é"] {
             let error = StatusPattern::parse(text).expect_err(text);
             assert_eq!(
                 error,

@@ -99,10 +99,6 @@ pub struct DeadLetterSettings {
 
 impl Default for DeadLetterSettings {
     fn default() -> Self {
-        Self {
-            max_entries: 100_000,
-            retention: None,
-            breaker: BreakerSettings::default(),
-        }
+        Self { max_entries: 100_000, retention: None, breaker: BreakerSettings::default() }
     }
 }

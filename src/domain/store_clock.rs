@@ -44,11 +44,7 @@ impl StoreClock {
             }
             Some(kept) => kept.time_us.max(reading.wall_us),
         };
-        let last = Kept {
-            time_us,
-            boot_us: reading.boot_us,
-            boot_id: reading.boot_id,
-        };
+        let last = Kept { time_us, boot_us: reading.boot_us, boot_id: reading.boot_id };
         Self { last }
     }
 
@@ -81,29 +77,18 @@ mod tests {
     const HOUR_US: u64 = 3_600_000_000;
 
     fn reading(wall_us: u64, boot_us: u64, boot_id: BootId) -> Reading {
-        Reading {
-            wall_us,
-            boot_us,
-            boot_id,
-        }
+        Reading { wall_us, boot_us, boot_id }
     }
 
     #[test]
     fn a_new_store_starts_at_wall_time() {
         let mut clock = StoreClock::start(None, reading(10 * HOUR_US, 5, 1));
-        assert_eq!(
-            clock.now(reading(10 * HOUR_US, 5, 1)).millis(),
-            10 * HOUR_US / 1_000
-        );
+        assert_eq!(clock.now(reading(10 * HOUR_US, 5, 1)).millis(), 10 * HOUR_US / 1_000);
     }
 
     #[test]
     fn a_restart_within_one_boot_counts_boot_time_whatever_the_wall_says() {
-        let kept = Kept {
-            time_us: 10 * HOUR_US,
-            boot_us: 1_000_000,
-            boot_id: 1,
-        };
+        let kept = Kept { time_us: 10 * HOUR_US, boot_us: 1_000_000, boot_id: 1 };
         for wall in [9 * HOUR_US, 10 * HOUR_US + 40_000_000, 11 * HOUR_US] {
             let mut clock = StoreClock::start(Some(kept), reading(wall, 41_000_000, 1));
             let now = clock.now(reading(wall, 41_000_000, 1));
@@ -113,21 +98,11 @@ mod tests {
 
     #[test]
     fn after_a_reboot_the_later_of_kept_and_wall_counts() {
-        let kept = Kept {
-            time_us: 10 * HOUR_US,
-            boot_us: 1_000_000,
-            boot_id: 1,
-        };
+        let kept = Kept { time_us: 10 * HOUR_US, boot_us: 1_000_000, boot_id: 1 };
         let mut ahead = StoreClock::start(Some(kept), reading(12 * HOUR_US, 7, 2));
-        assert_eq!(
-            ahead.now(reading(12 * HOUR_US, 7, 2)).millis(),
-            12 * HOUR_US / 1_000
-        );
+        assert_eq!(ahead.now(reading(12 * HOUR_US, 7, 2)).millis(), 12 * HOUR_US / 1_000);
         let mut behind = StoreClock::start(Some(kept), reading(8 * HOUR_US, 7, 2));
-        assert_eq!(
-            behind.now(reading(8 * HOUR_US, 7, 2)).millis(),
-            10 * HOUR_US / 1_000
-        );
+        assert_eq!(behind.now(reading(8 * HOUR_US, 7, 2)).millis(), 10 * HOUR_US / 1_000);
     }
 
     proptest! {

@@ -33,11 +33,7 @@ pub struct Leased<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
     /// The worker reports a failure.
-    Failed {
-        failure: Failure,
-        permanent: bool,
-        retry_after: Option<Duration>,
-    },
+    Failed { failure: Failure, permanent: bool, retry_after: Option<Duration> },
     /// The worker hands it back.
     Released { retry_after: Option<Duration> },
     /// Nobody settled it in time.
@@ -72,11 +68,7 @@ pub fn judge(
     let mut case = Case::open(leased, queue, now, chance);
     case.attempt.nacked = matches!(ending, Ending::Failed { .. } | Ending::Released { .. });
     match ending {
-        Ending::Failed {
-            failure,
-            permanent,
-            retry_after,
-        } => {
+        Ending::Failed { failure, permanent, retry_after } => {
             case.attempt.status = AttemptStatus::Failed;
             if permanent {
                 case.explain("the worker says that it will never succeed".into());
@@ -138,14 +130,7 @@ impl<'a> Case<'a> {
             rule: String::new(),
             explanation: String::new(),
         };
-        Self {
-            leased,
-            queue,
-            now,
-            chance,
-            progress: leased.progress.clone(),
-            attempt,
-        }
+        Self { leased, queue, now, chance, progress: leased.progress.clone(), attempt }
     }
 
     /// A transient failure: the first rule that fits decides, otherwise the policy.
@@ -184,9 +169,7 @@ impl<'a> Case<'a> {
         let number = self.attempt.number;
         if number > policy.max_retries {
             let retries = policy.max_retries;
-            self.explain(format!(
-                "attempt {number} failed and the policy has {retries} retries"
-            ));
+            self.explain(format!("attempt {number} failed and the policy has {retries} retries"));
             return self.bury(DeadReason::Exhausted);
         }
         let backoff = policy.backoff(number, self.progress.last_delay, self.chance.jitter);
@@ -198,11 +181,7 @@ impl<'a> Case<'a> {
             let asked_for = asked.min(most).mul_f64(stretch);
             if asked_for > delay {
                 delay = asked_for;
-                let cut = if asked > most {
-                    ", cut to max_retry_after"
-                } else {
-                    ""
-                };
+                let cut = if asked > most { ", cut to max_retry_after" } else { "" };
                 let asked = super::duration::human(asked);
                 let delay = super::duration::human(delay);
                 explanation = format!("{explanation}; retry_after {asked}{cut} → {delay}");
@@ -246,9 +225,7 @@ impl<'a> Case<'a> {
             Some(delay) if !delay.is_zero() => {
                 self.attempt.delay = Some(delay);
                 self.explain(format!("released for {}", super::duration::human(delay)));
-                self.attempt.next = Next::Later {
-                    at: self.now.after(delay),
-                };
+                self.attempt.next = Next::Later { at: self.now.after(delay) };
             }
             _ => {
                 self.explain("released behind its priority level".into());
@@ -308,10 +285,9 @@ impl<'a> Case<'a> {
             self.explain("cancelled while it ran".into());
         }
         self.progress.recorded += 1;
-        Verdict {
-            progress: self.progress,
-            next: self.attempt.next,
-            attempt: self.attempt,
-        }
+        Verdict { progress: self.progress, next: self.attempt.next, attempt: self.attempt }
     }
 }
+
+#[cfg(test)]
+mod tests;

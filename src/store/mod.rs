@@ -79,7 +79,7 @@ pub struct Ask {
 
 /// What a store tells while it works. Called after the commit; must return quickly.
 pub trait Listener: Send + Sync + 'static {
-    /// So many jobs of this queue have become available to a claim.
+    /// Something has become available: this queue could hand out so many jobs now.
     fn available(&self, queue: &QueueName, jobs: usize);
 
     /// `sweep` has something to do at this time.
@@ -168,6 +168,12 @@ pub struct Claimed {
     pub left: Vec<(QueueName, usize)>,
     /// Jobs that turned out to be past their deadline or corrupt.
     pub dead: Vec<DeadNotice>,
+}
+
+impl Claimed {
+    pub fn leases(&self) -> Vec<Lease> {
+        self.jobs.iter().map(|job| job.delivery.lease).collect()
+    }
 }
 
 /// A job on its way to a worker.

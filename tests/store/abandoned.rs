@@ -48,10 +48,7 @@ async fn commit<S: Engine>(h: &Harness<S>) {
 }
 
 fn counts_nowhere(progress: &Progress) {
-    let expected = Progress {
-        deliveries: progress.deliveries,
-        ..Progress::default()
-    };
+    let expected = Progress { deliveries: progress.deliveries, ..Progress::default() };
     assert_eq!(*progress, expected);
 }
 

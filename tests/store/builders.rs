@@ -94,10 +94,7 @@ impl With for NewJob {
 }
 
 pub(crate) fn claim_of(queues: &[&str], max_jobs: usize) -> Claim {
-    let share = |name: &&str| Share {
-        queue: queue(name),
-        first: usize::MAX,
-    };
+    let share = |name: &&str| Share { queue: queue(name), first: usize::MAX };
     Claim {
         shares: queues.iter().map(share).collect(),
         max_jobs,
@@ -111,14 +108,8 @@ pub(crate) fn claim_of(queues: &[&str], max_jobs: usize) -> Claim {
 
 /// Each queue with how many it may give first.
 pub(crate) fn claim_shares(shares: &[(&str, usize)], max_jobs: usize) -> Claim {
-    let share = |(name, first): &(&str, usize)| Share {
-        queue: queue(name),
-        first: *first,
-    };
-    Claim {
-        shares: shares.iter().map(share).collect(),
-        ..claim_of(&[], max_jobs)
-    }
+    let share = |(name, first): &(&str, usize)| Share { queue: queue(name), first: *first };
+    Claim { shares: shares.iter().map(share).collect(), ..claim_of(&[], max_jobs) }
 }
 
 pub(crate) fn failed(error_type: &str) -> Ending {
@@ -126,11 +117,7 @@ pub(crate) fn failed(error_type: &str) -> Ending {
 }
 
 pub(crate) fn failed_with(failure: Failure) -> Ending {
-    Ending::Failed {
-        failure,
-        permanent: false,
-        retry_after: None,
-    }
+    Ending::Failed { failure, permanent: false, retry_after: None }
 }
 
 pub(crate) fn failed_retry_after(retry_after: Duration) -> Ending {
@@ -160,10 +147,7 @@ pub(crate) fn without_jitter(queue: &mut QueueSettings) {
 
 /// Every lease may end.
 pub(crate) fn sweep_all() -> Sweep {
-    Sweep {
-        spare_made_before: Timestamp::default(),
-        spare_until: Timestamp::default(),
-    }
+    Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() }
 }
 
 pub(crate) fn dead_query(name: &str) -> DeadLetterQuery {
@@ -187,8 +171,5 @@ pub(crate) fn requeue_of(name: &str, which: Which) -> Requeue {
 }
 
 pub(crate) fn oldest(limit: usize) -> Which {
-    Which::Oldest {
-        limit,
-        cutoff: None,
-    }
+    Which::Oldest { limit, cutoff: None }
 }

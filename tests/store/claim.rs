@@ -4,10 +4,7 @@ use crate::builders::*;
 use redrive::store::{Claim, IdleReason, Settlements};
 
 fn asked_as(request_id: &str, claim: Claim) -> Claim {
-    Claim {
-        request_id: request_id.into(),
-        ..claim
-    }
+    Claim { request_id: request_id.into(), ..claim }
 }
 
 store_test! {

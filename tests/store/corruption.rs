@@ -26,11 +26,7 @@ async fn flip(h: &mut Harness<Embedded>, table: &str, column: &str, at: isize) {
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .expect("a row");
-    let at = if at < 0 {
-        bytes.len().strict_add_signed(at)
-    } else {
-        at.unsigned_abs()
-    };
+    let at = if at < 0 { bytes.len().strict_add_signed(at) } else { at.unsigned_abs() };
     bytes[at] ^= 0x01;
     let value = match kind.as_str() {
         "text" => rusqlite::types::Value::Text(String::from_utf8(bytes).expect("still text")),
@@ -38,10 +34,7 @@ async fn flip(h: &mut Harness<Embedded>, table: &str, column: &str, at: isize) {
     };
     let first = format!("(SELECT min(number) FROM {table})");
     database
-        .execute(
-            &format!("UPDATE {table} SET {column} = ?1 WHERE number = {first}"),
-            [value],
-        )
+        .execute(&format!("UPDATE {table} SET {column} = ?1 WHERE number = {first}"), [value])
         .expect("an update");
     drop(database);
     h.open();
@@ -51,9 +44,7 @@ async fn next_flows(h: &Harness<Embedded>) {
     h.enqueue(job("q").id("next")).await;
     let claimed = h.try_claim(claim_of(&["q"], 1)).await;
     assert_eq!(claimed.jobs[0].spec.id.to_string(), "next");
-    h.ack(claimed.jobs[0].delivery.lease)
-        .await
-        .expect("the lease is out");
+    h.ack(claimed.jobs[0].delivery.lease).await.expect("the lease is out");
 }
 
 #[test]
@@ -65,19 +56,12 @@ fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
         let view = h.view(&JobId::parse("bad")).await;
         assert_eq!((view.state, view.corrupt), (State::Dead, true));
         assert_eq!(view.death.unwrap().reason, DeadReason::Corrupt);
-        assert_eq!(
-            view.spec.body,
-            Body::Text("cody".into()),
-            "its bytes are kept"
-        );
+        assert_eq!(view.spec.body, Body::Text("cody".into()), "its bytes are kept");
         assert_eq!(h.dead("q").await.len(), 1);
         let by_id = Which::Ids(vec![JobId::parse("bad")]);
         for which in [by_id, oldest(1)] {
             let done = h.requeue(requeue_of("q", which)).await.unwrap();
-            assert_eq!(
-                done.skipped,
-                [(JobId::parse("bad"), SkipReason::DataCorrupt)]
-            );
+            assert_eq!(done.skipped, [(JobId::parse("bad"), SkipReason::DataCorrupt)]);
         }
         h.audit().await;
     });

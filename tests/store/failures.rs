@@ -15,10 +15,7 @@ use redrive::{
 use std::time::Duration;
 
 fn rule(error_type: &str, then: Then) -> ErrorRule {
-    let matcher = Matcher {
-        error_type: Some(Glob::new(error_type)),
-        ..Matcher::default()
-    };
+    let matcher = Matcher { error_type: Some(Glob::new(error_type)), ..Matcher::default() };
     ErrorRule::at(0, matcher, then)
 }
 

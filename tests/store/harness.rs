@@ -120,10 +120,7 @@ pub(crate) fn run<S: Engine, F: Future<Output = ()>>(scenario: impl FnOnce(Harne
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 impl<S: Engine> Harness<S> {
@@ -134,10 +131,7 @@ impl<S: Engine> Harness<S> {
             clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
             told: Arc::default(),
             settings: Settings::default(),
-            place: Place {
-                directory: directory.path().to_owned(),
-                max_queues: 10_000,
-            },
+            place: Place { directory: directory.path().to_owned(), max_queues: 10_000 },
             seed: Mutex::new(0),
             _directory: directory,
         };
@@ -205,10 +199,7 @@ impl<S: Engine> Harness<S> {
     pub(crate) fn ask(&self) -> Ask {
         let mut seed = lock(&self.seed);
         *seed += 1;
-        Ask {
-            settings: Arc::new(self.settings.clone()),
-            seed: *seed,
-        }
+        Ask { settings: Arc::new(self.settings.clone()), seed: *seed }
     }
 
     /// What was announced as due since the last look; announcements come after the answers.
@@ -273,15 +264,8 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn ack(&self, lease: Lease) -> Result<Acked, LeaseLost> {
-        let acks = vec![Ack {
-            lease,
-            note: String::new(),
-            result: Default::default(),
-        }];
-        let settlements = Settlements {
-            acks,
-            ..Settlements::default()
-        };
+        let acks = vec![Ack { lease, note: String::new(), result: Default::default() }];
+        let settlements = Settlements { acks, ..Settlements::default() };
         self.settle(settlements).await.acks.remove(0)
     }
 
@@ -295,15 +279,8 @@ impl<S: Engine> Harness<S> {
         ending: Ending,
         checkpoint: &str,
     ) -> Result<Attempt, LeaseLost> {
-        let nacks = vec![Nack {
-            lease,
-            ending,
-            checkpoint: checkpoint.into(),
-        }];
-        let settlements = Settlements {
-            nacks,
-            ..Settlements::default()
-        };
+        let nacks = vec![Nack { lease, ending, checkpoint: checkpoint.into() }];
+        let settlements = Settlements { nacks, ..Settlements::default() };
         self.settle(settlements).await.nacks.remove(0)
     }
 
@@ -313,15 +290,8 @@ impl<S: Engine> Harness<S> {
         duration: Option<Duration>,
         checkpoint: &str,
     ) -> Result<Extended, LeaseLost> {
-        let extends = vec![Extend {
-            lease,
-            duration,
-            checkpoint: checkpoint.into(),
-        }];
-        let settlements = Settlements {
-            extends,
-            ..Settlements::default()
-        };
+        let extends = vec![Extend { lease, duration, checkpoint: checkpoint.into() }];
+        let settlements = Settlements { extends, ..Settlements::default() };
         self.settle(settlements).await.extends.remove(0)
     }
 

@@ -38,9 +38,7 @@ fn somebody_elses_database_is_refused_and_left_as_it_is() {
         h.close().await;
         std::fs::remove_file(h.database()).expect("the database");
         let theirs = Connection::open(h.database()).expect("a database");
-        theirs
-            .execute_batch("CREATE TABLE theirs (x)")
-            .expect("a table");
+        theirs.execute_batch("CREATE TABLE theirs (x)").expect("a table");
         drop(theirs);
         let before = std::fs::read(h.database()).expect("the file");
         let error = refusal(&h);
@@ -64,14 +62,8 @@ fn a_file_that_is_no_database_is_refused() {
 fn a_directory_in_use_is_refused_and_its_user_named() {
     run(async |mut h: Harness<Embedded>| {
         let error = refusal(&h);
-        assert!(
-            error.contains(&format!("process {}", std::process::id())),
-            "{error}"
-        );
-        assert!(
-            error.contains(&h.place.directory.display().to_string()),
-            "{error}"
-        );
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(error.contains(&h.place.directory.display().to_string()), "{error}");
         h.enqueue(job("q")).await;
         h.reopen().await;
         assert_eq!(h.depths("q").await.ready, 1);

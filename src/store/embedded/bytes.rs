@@ -78,16 +78,10 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn text(&mut self) -> Read<String> {
-        std::str::from_utf8(self.bytes()?)
-            .map(str::to_owned)
-            .map_err(|_| Damaged)
+        std::str::from_utf8(self.bytes()?).map(str::to_owned).map_err(|_| Damaged)
     }
 
     pub(super) fn end(self) -> Read<()> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(Damaged)
-        }
+        if self.0.is_empty() { Ok(()) } else { Err(Damaged) }
     }
 }

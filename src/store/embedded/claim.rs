@@ -35,11 +35,7 @@ struct Basket<'a> {
 
 impl Basket<'_> {
     fn room(&self) -> usize {
-        if self.full {
-            0
-        } else {
-            self.claim.max_jobs - self.out.jobs.len()
-        }
+        if self.full { 0 } else { self.claim.max_jobs - self.out.jobs.len() }
     }
 
     /// The reply as a whole is bounded, but one job always fits.
@@ -64,11 +60,7 @@ impl Writer<'_> {
             request: (!claim.request_id.is_empty()).then(|| claim.request_id.as_str().into()),
             bytes: 0,
             full: false,
-            out: Claimed {
-                now: self.now,
-                settled,
-                ..Claimed::default()
-            },
+            out: Claimed { now: self.now, settled, ..Claimed::default() },
         };
         self.claimed_before(&mut basket)?;
         if basket.out.jobs.is_empty() {
@@ -89,17 +81,12 @@ impl Writer<'_> {
         if out.jobs.is_empty() {
             out.idle = claim.shares.iter().map(|share| self.idle(share)).collect();
         }
-        for share in &claim.shares {
-            let queue = self
-                .memory
-                .find(&share.queue)
-                .and_then(|queue| self.memory.queue(queue));
-            if let Some(queue) = queue
-                && queue.depths.ready > 0
-            {
-                out.left
-                    .push((queue.name.clone(), queue.depths.ready as usize));
-            }
+        // With nothing handed out, what is left cannot be handed out either.
+        if !out.jobs.is_empty() {
+            let queues = claim.shares.iter().filter_map(|share| self.memory.find(&share.queue));
+            let queues = queues.filter_map(|number| self.memory.queue(number));
+            let left = queues.filter(|queue| queue.depths.ready > 0);
+            out.left.extend(left.map(|queue| (queue.name.clone(), queue.depths.ready as usize)));
         }
         Ok(out)
     }
@@ -155,11 +142,7 @@ impl Writer<'_> {
     }
 
     fn first_ready(&mut self, queue: QueueNumber, limit: usize) -> Result<Vec<First>, Failure> {
-        if self
-            .memory
-            .queue(queue)
-            .is_none_or(|queue| queue.depths.ready == 0)
-        {
+        if self.memory.queue(queue).is_none_or(|queue| queue.depths.ready == 0) {
             return Ok(Vec::new());
         }
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -175,10 +158,7 @@ impl Writer<'_> {
                 tie: Tie::read(row.get(2)?, number),
                 seen: row.get(4)?,
             };
-            firsts.push(First {
-                place,
-                at: timestamp(row, 1)?,
-            });
+            firsts.push(First { place, at: timestamp(row, 1)? });
         }
         Ok(firsts)
     }
@@ -199,23 +179,14 @@ impl Writer<'_> {
             Err(damaged) => {
                 self.take_ready(&place, at)?;
                 let reason = DeadReason::Corrupt;
-                basket
-                    .out
-                    .dead
-                    .push(self.bury(&place, &damaged, &progress, reason, settings)?);
+                basket.out.dead.push(self.bury(&place, &damaged, &progress, reason, settings)?);
                 return Ok(());
             }
         };
-        if progress
-            .deadline(spec.expires_at)
-            .is_some_and(|deadline| deadline <= self.now)
-        {
+        if progress.deadline(spec.expires_at).is_some_and(|deadline| deadline <= self.now) {
             self.take_ready(&place, at)?;
             let reason = DeadReason::Expired;
-            basket
-                .out
-                .dead
-                .push(self.bury(&place, &spec, &progress, reason, settings)?);
+            basket.out.dead.push(self.bury(&place, &spec, &progress, reason, settings)?);
             return Ok(());
         }
         let bytes = size(&spec, &progress);
@@ -226,10 +197,7 @@ impl Writer<'_> {
         self.take_ready(&place, at)?;
         let mut progress = progress;
         let attempt = progress.deliver();
-        let duration = basket
-            .claim
-            .lease_duration
-            .unwrap_or(settings.lease_duration);
+        let duration = basket.claim.lease_duration.unwrap_or(settings.lease_duration);
         let duration = duration.min(settings.max_run_time);
         let held = Held {
             queue: place.queue,
@@ -269,8 +237,7 @@ impl Writer<'_> {
             (!worker_id.is_empty()).then_some(worker_id),
             held.request.as_deref(),
         ))?;
-        self.memory
-            .change(held.queue, |queue| queue.depths.leased += 1);
+        self.memory.change(held.queue, |queue| queue.depths.leased += 1);
         Ok(())
     }
 
@@ -281,10 +248,7 @@ impl Writer<'_> {
         progress: Progress,
         worker_id: &str,
     ) -> Result<Delivered, Failure> {
-        let name = self
-            .memory
-            .queue(held.queue)
-            .map(|queue| queue.name.clone());
+        let name = self.memory.queue(held.queue).map(|queue| queue.name.clone());
         let queue = name.ok_or_else(|| Failure::Stopped("a lease without its queue".into()))?;
         let last_failure = if progress.last_failed_at.is_some() {
             self.last_failure(held.lease.number)?
@@ -292,13 +256,7 @@ impl Writer<'_> {
             None
         };
         let delivery = held.delivery(worker_id.to_owned());
-        Ok(Delivered {
-            queue,
-            spec,
-            progress,
-            delivery,
-            last_failure,
-        })
+        Ok(Delivered { queue, spec, progress, delivery, last_failure })
     }
 
     fn last_failure(&mut self, number: u64) -> Result<Option<JobFailure>, Failure> {
@@ -317,20 +275,13 @@ impl Writer<'_> {
     }
 
     fn idle(&self, share: &Share) -> Idle {
-        let queue = self
-            .memory
-            .find(&share.queue)
-            .and_then(|number| self.memory.queue(number));
+        let queue = self.memory.find(&share.queue).and_then(|number| self.memory.queue(number));
         let (reason, until) = match queue {
             None => (IdleReason::NoSuchQueue, None),
             Some(queue) if queue.depths.scheduled > 0 => (IdleReason::NotDue, queue.next_due),
             Some(_) => (IdleReason::Empty, None),
         };
-        Idle {
-            queue: share.queue.clone(),
-            reason,
-            until,
-        }
+        Idle { queue: share.queue.clone(), reason, until }
     }
 }
 
@@ -342,20 +293,12 @@ fn traits_of(place: &Place, spec: &Spec, progress: &Progress) -> Traits {
         (spec.expires_at.is_some(), Traits::DEADLINE),
         (progress.retries > 0, Traits::RETRIED),
     ];
-    Traits(
-        bits.iter()
-            .filter(|(has, _)| *has)
-            .map(|(_, bit)| bit)
-            .sum(),
-    )
+    Traits(bits.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum())
 }
 
 fn size(spec: &Spec, progress: &Progress) -> usize {
-    let headers: usize = spec
-        .headers
-        .iter()
-        .map(|(name, value)| name.len() + value.len() + 8)
-        .sum();
+    let headers: usize =
+        spec.headers.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
     spec.body.bytes().len()
         + headers
         + spec.job_type.len()

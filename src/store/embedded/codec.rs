@@ -36,9 +36,7 @@ pub(super) fn head(spec: &Spec, out: &mut Vec<u8>) {
         }
     }
     put_text(out, &spec.job_type);
-    let known = KNOWN_CONTENT_TYPES
-        .iter()
-        .position(|known| *known == spec.content_type);
+    let known = KNOWN_CONTENT_TYPES.iter().position(|known| *known == spec.content_type);
     match known {
         Some(at) => out.push(at as u8 + 1),
         None => {
@@ -97,9 +95,7 @@ fn read_head(head: &[u8], body: Body) -> Read<Spec> {
     let mut read = Reader(head);
     expect(read.u8()?, VERSION)?;
     let id = match read.u8()? {
-        0 => JobId::Uuid(u128::from_be_bytes(
-            read.take(16)?.try_into().map_err(|_| Damaged)?,
-        )),
+        0 => JobId::Uuid(u128::from_be_bytes(read.take(16)?.try_into().map_err(|_| Damaged)?)),
         1 => JobId::Text(read.text()?.into()),
         _ => return Err(Damaged),
     };
@@ -117,16 +113,8 @@ fn read_head(head: &[u8], body: Body) -> Read<Spec> {
     for _ in 0..count {
         headers.push((read.text()?, read.text()?));
     }
-    let key = if read.u8()? == 1 {
-        Some(read.text()?)
-    } else {
-        None
-    };
-    let policy = if read.u8()? == 1 {
-        Some(Box::new(read_policy(&mut read)?))
-    } else {
-        None
-    };
+    let key = if read.u8()? == 1 { Some(read.text()?) } else { None };
+    let policy = if read.u8()? == 1 { Some(Box::new(read_policy(&mut read)?)) } else { None };
     read.end()?;
     Ok(Spec {
         id,
@@ -204,11 +192,7 @@ fn put_option_f64(out: &mut Vec<u8>, value: Option<f64>) {
 }
 
 fn read_option_f64(read: &mut Reader<'_>) -> Read<Option<f64>> {
-    if read.u8()? == 1 {
-        read.f64().map(Some)
-    } else {
-        Ok(None)
-    }
+    if read.u8()? == 1 { read.f64().map(Some) } else { Ok(None) }
 }
 
 // ---- progress ----
@@ -272,12 +256,7 @@ pub(super) fn attempt(attempt: &Attempt) -> Vec<u8> {
     out.extend_from_slice(&attempt.lease.nonce.to_le_bytes());
     out.push(status_code(attempt.status));
     let flags = [attempt.counted, attempt.probe, attempt.nacked];
-    out.push(
-        flags
-            .iter()
-            .rev()
-            .fold(0, |bits, flag| bits << 1 | u8::from(*flag)),
-    );
+    out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
     put_text(&mut out, &attempt.worker_id);
     put_u64(&mut out, attempt.started_at.millis());
     put_u64(&mut out, attempt.ended_at.millis());
@@ -326,12 +305,8 @@ pub(super) fn read_attempt(record: &[u8]) -> Read<Attempt> {
     let ended_at = Timestamp::from_millis(read.u64()?);
     let note = read.text()?;
     let next = match read.u8()? {
-        0 => Next::Later {
-            at: Timestamp::from_millis(read.u64()?),
-        },
-        1 => Next::Behind {
-            at: Timestamp::from_millis(read.u64()?),
-        },
+        0 => Next::Later { at: Timestamp::from_millis(read.u64()?) },
+        1 => Next::Behind { at: Timestamp::from_millis(read.u64()?) },
         2 => Next::OldPlace,
         3 => Next::Bury(reason_of(read.u8()?)?),
         _ => return Err(Damaged),
@@ -352,11 +327,7 @@ pub(super) fn read_attempt(record: &[u8]) -> Read<Attempt> {
         nacked: flags & 4 != 0,
         rule: read.text()?,
         explanation: read.text()?,
-        failure: if read.u8()? == 1 {
-            Some(read_failure_fields(&mut read)?)
-        } else {
-            None
-        },
+        failure: if read.u8()? == 1 { Some(read_failure_fields(&mut read)?) } else { None },
     };
     read.end()?;
     Ok(attempt)
@@ -448,10 +419,7 @@ pub(super) fn reason_of(code: u8) -> Read<DeadReason> {
 // ---- the death's context ----
 
 pub(super) fn context(entries: &[(String, String)]) -> String {
-    let object = entries
-        .iter()
-        .map(|(name, value)| (name.clone(), value.clone().into()))
-        .collect();
+    let object = entries.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
     serde_json::Value::Object(object).to_string()
 }
 
@@ -459,9 +427,7 @@ pub(super) fn read_context(text: &str) -> Vec<(String, String)> {
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(text).unwrap_or_default();
     let entry = |(name, value): (String, serde_json::Value)| {
-        let text = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         (name, text)
     };
     object.into_iter().map(entry).collect()
@@ -487,11 +453,7 @@ fn open(record: &[u8]) -> Read<Reader<'_>> {
 }
 
 fn expect(found: u8, wanted: u8) -> Read<()> {
-    if found == wanted {
-        Ok(())
-    } else {
-        Err(Damaged)
-    }
+    if found == wanted { Ok(()) } else { Err(Damaged) }
 }
 
 /// A stand-in for a head that cannot be read: the bytes stay where they are, the job stays visible.

@@ -27,20 +27,14 @@ pub(super) struct DirectoryLock {
 impl DirectoryLock {
     pub(super) fn take(directory: &Path) -> Result<Self, LockError> {
         let path = directory.join(LOCK);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 file.read_to_string(&mut holder)?;
-                return Err(LockError::Held {
-                    holder: holder.trim().to_owned(),
-                });
+                return Err(LockError::Held { holder: holder.trim().to_owned() });
             }
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }

@@ -32,9 +32,7 @@ impl Writer<'_> {
         jobs: Vec<NewJob>,
     ) -> Result<Vec<Result<Enqueued, Refused>>, Failure> {
         let mut dice = Dice::new(ask.seed);
-        jobs.into_iter()
-            .map(|job| self.enqueue_one(ask, job, &mut dice))
-            .collect()
+        jobs.into_iter().map(|job| self.enqueue_one(ask, job, &mut dice)).collect()
     }
 
     fn enqueue_one(
@@ -76,21 +74,16 @@ impl Writer<'_> {
         let number = self.memory.next_number;
         self.memory.next_number += 1;
         let row = number.cast_signed();
-        let id = job
-            .id
-            .take()
-            .unwrap_or_else(|| JobId::make(self.now, number, dice.roll()));
+        let own_id = job.id.take();
+        let id = own_id.unwrap_or_else(|| JobId::make(self.now, number, dice.roll()));
         let (spec, _) = job.admit(self.now, id);
         let mut head = std::mem::take(&mut self.scratch);
         codec::head(&spec, &mut head);
-        self.sql
-            .insert_job
-            .execute((row, queue, &head, BodyColumn(&spec.body)))?;
+        self.sql.insert_job.execute((row, queue, &head, BodyColumn(&spec.body)))?;
         self.scratch = head;
         let place = Place::of(queue, number, &spec, false);
         let state = self.wait(&place, spec.run_at)?;
-        self.memory
-            .change(queue, |queue| queue.totals.enqueued += 1);
+        self.memory.change(queue, |queue| queue.totals.enqueued += 1);
         self.watch_deadline(number, spec.expires_at)?;
         if let Some(print) = print {
             let id = spec.id.to_string();
@@ -102,12 +95,7 @@ impl Writer<'_> {
                 self.save_key(queue, key, number, &id, &print)?;
             }
         }
-        Ok(Enqueued {
-            id: spec.id,
-            deduplicated: false,
-            state,
-            run_at: Some(spec.run_at),
-        })
+        Ok(Enqueued { id: spec.id, deduplicated: false, state, run_at: Some(spec.run_at) })
     }
 
     /// Gives a key to a job, taking it from a finished one if need be.
@@ -120,12 +108,8 @@ impl Writer<'_> {
         print: &Sameness,
     ) -> Result<(), Failure> {
         let mut rows = self.sql.key.query((queue, key))?;
-        let was_finished = rows
-            .next()?
-            .map(|row| row.get::<_, Option<i64>>(3))
-            .transpose()?
-            .flatten()
-            .is_some();
+        let was_finished =
+            rows.next()?.map(|row| row.get::<_, Option<i64>>(3)).transpose()?.flatten().is_some();
         drop(rows);
         let nobody_frees_it: Option<i64> = None;
         self.sql.save_key.execute((
@@ -136,9 +120,7 @@ impl Writer<'_> {
             print,
             nobody_frees_it,
         ))?;
-        self.memory.change(queue, |queue| {
-            queue.finished_keys -= u64::from(was_finished)
-        });
+        self.memory.change(queue, |queue| queue.finished_keys -= u64::from(was_finished));
         Ok(())
     }
 
@@ -154,9 +136,7 @@ impl Writer<'_> {
         if self.memory.queue_count() >= limit {
             return Ok(Err(Refused::TooManyQueues { limit }));
         }
-        self.sql
-            .insert_queue
-            .execute((name.as_str(), self.now.millis().cast_signed()))?;
+        self.sql.insert_queue.execute((name.as_str(), self.now.millis().cast_signed()))?;
         let number = self.connection.last_insert_rowid();
         self.memory.add_queue(number, name.clone(), self.now);
         Ok(Ok(number))
@@ -202,12 +182,7 @@ impl Writer<'_> {
         if let Some(row) = rows.next()? {
             let same = row.get::<_, Sameness>(1)? == *print;
             let number = unsigned(row, 0)?;
-            return Ok(Some(Earlier {
-                number,
-                id: id.clone(),
-                same,
-                finished: false,
-            }));
+            return Ok(Some(Earlier { number, id: id.clone(), same, finished: false }));
         }
         drop(rows);
         // An id that the server made has no row of its own.
@@ -220,12 +195,7 @@ impl Writer<'_> {
         }
         let (Ok(spec) | Err(spec)) = self.read_job(number)?;
         let same = sameness(&spec.job_type, &spec.body) == *print;
-        Ok(Some(Earlier {
-            number,
-            id: id.clone(),
-            same,
-            finished: false,
-        }))
+        Ok(Some(Earlier { number, id: id.clone(), same, finished: false }))
     }
 
     fn earlier_by_key(
@@ -245,12 +215,7 @@ impl Writer<'_> {
         }
         let id: String = row.get(1)?;
         let same = row.get::<_, Sameness>(2)? == *print;
-        Ok(Some(Earlier {
-            number: unsigned(row, 0)?,
-            id: JobId::parse(&id),
-            same,
-            finished,
-        }))
+        Ok(Some(Earlier { number: unsigned(row, 0)?, id: JobId::parse(&id), same, finished }))
     }
 
     fn deduplicated(&mut self, earlier: &Earlier) -> Result<Enqueued, Failure> {
@@ -259,12 +224,7 @@ impl Writer<'_> {
         } else {
             self.state_of(earlier.number)?
         };
-        Ok(Enqueued {
-            id: earlier.id.clone(),
-            deduplicated: true,
-            state,
-            run_at,
-        })
+        Ok(Enqueued { id: earlier.id.clone(), deduplicated: true, state, run_at })
     }
 
     /// Where a job is now, and when it became or becomes ready.

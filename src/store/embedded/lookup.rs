@@ -25,18 +25,11 @@ pub(super) fn place(connection: &Connection, number: u64) -> rusqlite::Result<Op
         .query_row([row], |row| Ok((row.get(0)?, timestamp(row, 1)?)))
         .optional()?;
     if let Some((queue, at)) = lease {
-        return Ok(Some(Found {
-            queue,
-            state: State::Leased,
-            at,
-            death: 0,
-        }));
+        return Ok(Some(Found { queue, state: State::Leased, at, death: 0 }));
     }
     let job = connection
         .prepare_cached("SELECT queue, head FROM jobs WHERE number = ?1")?
-        .query_row([row], |row| {
-            Ok((row.get::<_, QueueNumber>(0)?, row.get::<_, Vec<u8>>(1)?))
-        })
+        .query_row([row], |row| Ok((row.get::<_, QueueNumber>(0)?, row.get::<_, Vec<u8>>(1)?)))
         .optional()?;
     let Some((queue, head)) = job else {
         return Ok(None);
@@ -44,37 +37,21 @@ pub(super) fn place(connection: &Connection, number: u64) -> rusqlite::Result<Op
     let spec = codec::read_head_unchecked(&head).unwrap_or_else(|_| codec::unreadable(number));
     let progress = connection
         .prepare_cached("SELECT state, at, death FROM progress WHERE number = ?1")?
-        .query_row([row], |row| {
-            Ok((row.get(0)?, timestamp(row, 1)?, unsigned(row, 2)?))
-        })
+        .query_row([row], |row| Ok((row.get(0)?, timestamp(row, 1)?, unsigned(row, 2)?)))
         .optional()?;
     let (state, at, death) = match progress {
         Some((code, at, death)) => (state_of(code).unwrap_or(State::Ready), at, death),
         None => (State::Ready, spec.run_at, 0),
     };
     if !matches!(state, State::Ready | State::Scheduled) {
-        return Ok(Some(Found {
-            queue,
-            state,
-            at,
-            death,
-        }));
+        return Ok(Some(Found { queue, state, at, death }));
     }
     // A promotion moves a job from one tree to the other and writes nothing else.
     let scheduled = connection
         .prepare_cached("SELECT 1 FROM scheduled WHERE queue = ?1 AND at = ?2 AND tie = ?3")?
         .exists((queue, at.millis().cast_signed(), Tie::of(number, &spec.id)))?;
-    let state = if scheduled {
-        State::Scheduled
-    } else {
-        State::Ready
-    };
-    Ok(Some(Found {
-        queue,
-        state,
-        at,
-        death,
-    }))
+    let state = if scheduled { State::Scheduled } else { State::Ready };
+    Ok(Some(Found { queue, state, at, death }))
 }
 
 /// Whether this job is READY at this very place.

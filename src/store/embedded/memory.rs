@@ -26,8 +26,8 @@ pub(super) struct QueueState {
     pub(super) totals: Totals,
     /// The earliest of its scheduled jobs.
     pub(super) next_due: Option<Timestamp>,
-    /// Jobs that this transaction made available to claims.
-    pub(super) made_available: usize,
+    /// This transaction made a job available to claims.
+    pub(super) made_available: bool,
     /// Has to be written with this transaction.
     pub(super) changed: bool,
 }
@@ -98,10 +98,7 @@ impl Leases {
         let number = held.lease.number;
         self.by_look.insert((held.look_at, number));
         if let Some(request) = &held.request {
-            self.by_request
-                .entry(request.clone())
-                .or_default()
-                .push(number);
+            self.by_request.entry(request.clone()).or_default().push(number);
         }
         self.by_number.insert(number, held);
     }
@@ -112,9 +109,7 @@ impl Leases {
 
     /// The lease, if it is the one that is out.
     pub(super) fn current(&self, lease: Lease) -> Option<&Held> {
-        self.by_number
-            .get(&lease.number)
-            .filter(|held| held.lease == lease)
+        self.by_number.get(&lease.number).filter(|held| held.lease == lease)
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<Held> {
@@ -152,12 +147,7 @@ impl Leases {
     }
 
     pub(super) fn to_look_at(&self, now: Timestamp, limit: usize) -> Vec<u64> {
-        self.by_look
-            .iter()
-            .take_while(|(at, _)| *at <= now)
-            .take(limit)
-            .map(|(_, n)| *n)
-            .collect()
+        self.by_look.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, n)| *n).collect()
     }
 
     pub(super) fn next_look(&self) -> Option<Timestamp> {
@@ -232,7 +222,7 @@ impl Memory {
             depths: Depths::default(),
             totals: Totals::default(),
             next_due: None,
-            made_available: 0,
+            made_available: false,
             changed: false,
         };
         self.queues.insert(number, queue);
@@ -258,9 +248,7 @@ impl Memory {
     }
 
     pub(super) fn changed(&self) -> impl Iterator<Item = &QueueState> {
-        self.changed
-            .iter()
-            .filter_map(|number| self.queues.get(number))
+        self.changed.iter().filter_map(|number| self.queues.get(number))
     }
 
     /// After the commit: the queues that changed were in use, and what has become available is told.
@@ -269,9 +257,8 @@ impl Memory {
             if let Some(queue) = self.queues.get_mut(&number) {
                 queue.changed = false;
                 queue.used_at = now;
-                let jobs = std::mem::take(&mut queue.made_available);
-                if jobs > 0 {
-                    tell(&queue.name, jobs);
+                if std::mem::take(&mut queue.made_available) && queue.depths.ready > 0 {
+                    tell(&queue.name, queue.depths.ready as usize);
                 }
             }
         }
@@ -313,10 +300,7 @@ impl Memory {
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let abandoned = self.abandoned.first_key_value().map(|(at, _)| *at);
         let due = self.first_due().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline, abandoned]
-            .into_iter()
-            .flatten()
-            .min()
+        [due, self.leases.next_look(), self.next_deadline, abandoned].into_iter().flatten().min()
     }
 }
 
@@ -367,7 +351,7 @@ pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> 
             moved_out: number(24)?,
         },
         next_due: None,
-        made_available: 0,
+        made_available: false,
         changed: false,
     }))
 }
@@ -377,11 +361,7 @@ pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {
     let expires_at = timestamp(row, 6)?;
     Ok(Held {
         queue: row.get(1)?,
-        lease: Lease {
-            number: unsigned(row, 0)?,
-            delivery: row.get(2)?,
-            nonce: unsigned(row, 3)?,
-        },
+        lease: Lease { number: unsigned(row, 0)?, delivery: row.get(2)?, nonce: unsigned(row, 3)? },
         attempt: row.get(4)?,
         started_at: timestamp(row, 5)?,
         expires_at,

@@ -42,7 +42,7 @@ use std::{
     thread,
 };
 use tokio::sync::{mpsc, oneshot};
-use writer::{Command, Failure, Reply, SharedClock, Writer};
+use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
@@ -79,27 +79,18 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot use the data directory {}: {error}", directory.display())]
-    Directory {
-        directory: PathBuf,
-        error: io::Error,
-    },
+    Directory { directory: PathBuf, error: io::Error },
     #[error("cannot use the data directory {}: {error}", directory.display())]
-    Lock {
-        directory: PathBuf,
-        error: directory_lock::LockError,
-    },
+    Lock { directory: PathBuf, error: directory_lock::LockError },
     #[error("cannot use the database {}: {error}", path.display())]
-    Schema {
-        path: PathBuf,
-        error: schema::SchemaError,
-    },
+    Schema { path: PathBuf, error: schema::SchemaError },
 }
 
 /// A handle on the engine; the last one to go closes it.
 #[derive(Debug)]
 pub struct Embedded {
     database: PathBuf,
-    commands: Mutex<Option<mpsc::Sender<Command>>>,
+    commands: mpsc::Sender<Call>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     readers: Arc<Mutex<Vec<Connection>>>,
     clock: Arc<dyn Clock>,
@@ -116,21 +107,13 @@ impl Embedded {
         listener: Arc<dyn Listener>,
     ) -> Result<Self, OpenError> {
         let directory = options.directory.clone();
-        let in_directory = |error| OpenError::Directory {
-            directory: directory.clone(),
-            error,
-        };
+        let in_directory = |error| OpenError::Directory { directory: directory.clone(), error };
         create_directory(&directory).map_err(in_directory)?;
-        let lock =
-            directory_lock::DirectoryLock::take(&directory).map_err(|error| OpenError::Lock {
-                directory: directory.clone(),
-                error,
-            })?;
+        let lock = directory_lock::DirectoryLock::take(&directory)
+            .map_err(|error| OpenError::Lock { directory: directory.clone(), error })?;
         let database = directory.join(schema::DATABASE);
-        let in_database = |error: schema::SchemaError| OpenError::Schema {
-            path: database.clone(),
-            error,
-        };
+        let in_database =
+            |error: schema::SchemaError| OpenError::Schema { path: database.clone(), error };
         let connection = schema::open_writer(&database, options.sync).map_err(in_database)?;
         sync_directory(&directory).map_err(in_directory)?;
 
@@ -145,8 +128,6 @@ impl Embedded {
             thread::Builder::new()
                 .name("redrive-writer".into())
                 .spawn(move || {
-                    // The directory is free once nobody writes to it any more.
-                    let _lock = lock;
                     match Writer::open(&connection, options, listener, reading) {
                         Ok(writer) => {
                             drop(opened.send(Ok(writer.clock())));
@@ -155,6 +136,7 @@ impl Embedded {
                         Err(error) => drop(opened.send(Err(error))),
                     };
                     close(connection);
+                    drop(lock);
                 })
                 .map_err(in_directory)?
         };
@@ -170,7 +152,7 @@ impl Embedded {
         };
         Ok(Self {
             database,
-            commands: Mutex::new(Some(commands)),
+            commands,
             thread: Mutex::new(Some(thread)),
             readers: Arc::default(),
             clock,
@@ -182,16 +164,14 @@ impl Embedded {
     }
 
     /// Hands a call to the writer and waits for its answer.
-    async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
+    async fn write(&self, command: Command) -> Result<Answer, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(command(reply))?;
+        self.send(Call { command, reply })?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    fn send(&self, command: Command) -> Result<(), StoreError> {
-        let sender = lock(&self.commands).clone();
-        let sender = sender.ok_or_else(closed)?;
-        sender.try_send(command).map_err(|error| match error {
+    fn send(&self, call: Call) -> Result<(), StoreError> {
+        self.commands.try_send(call).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk"))
             }
@@ -259,32 +239,38 @@ impl Store for Embedded {
         if let Some(why) = self.disk_low() {
             return Err(StoreError::DiskLow(why));
         }
-        self.write(|reply| Command::Enqueue(ask, jobs, reply)).await
+        match self.write(Command::Enqueue(ask, jobs)).await? {
+            Answer::Enqueue(results) => Ok(results),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        let has_request_id = !claim.request_id.is_empty();
         let (reply, answer) = oneshot::channel();
-        let mut fetch = Fetch {
-            store: self,
-            answer,
-            has_request_id,
-        };
-        self.send(Command::Claim(ask, claim, reply))?;
-        (&mut fetch.answer).await.unwrap_or_else(|_| Err(closed()))
+        let mut fetch = Fetch { store: self, answer };
+        self.send(Call { command: Command::Claim(ask, claim), reply })?;
+        match (&mut fetch.answer).await.unwrap_or_else(|_| Err(closed()))? {
+            Answer::Claim { claimed, .. } => Ok(claimed),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn settle(&self, ask: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
-        self.write(|reply| Command::Settle(ask, settlements, reply))
-            .await
+        match self.write(Command::Settle(ask, settlements)).await? {
+            Answer::Settle(settled) => Ok(settled),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn unclaim(&self, leases: Vec<Lease>) -> Result<(), StoreError> {
-        self.write(|reply| Command::Unclaim(leases, reply)).await
+        self.write(Command::Unclaim(leases)).await.map(|_| ())
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.write(|reply| Command::Sweep(ask, sweep, reply)).await
+        match self.write(Command::Sweep(ask, sweep)).await? {
+            Answer::Sweep(swept) => Ok(swept),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn requeue(
@@ -292,21 +278,21 @@ impl Store for Embedded {
         ask: Ask,
         requeue: Requeue,
     ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
-        self.write(|reply| Command::Requeue(ask, requeue, reply))
-            .await
+        match self.write(Command::Requeue(ask, requeue)).await? {
+            Answer::Requeue(requeued) => Ok(requeued),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
-        self.read(move |connection| read::jobs(connection, &id, queue.as_ref()))
-            .await
+        self.read(move |connection| read::jobs(connection, &id, queue.as_ref())).await
     }
 
     async fn dead_letters(
         &self,
         query: DeadLetterQuery,
     ) -> Result<Option<DeadLetterPage>, StoreError> {
-        self.read(move |connection| read::dead_letters(connection, &query))
-            .await
+        self.read(move |connection| read::dead_letters(connection, &query)).await
     }
 
     async fn queues(
@@ -314,8 +300,7 @@ impl Store for Embedded {
         after: Option<QueueName>,
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
-        self.read(move |connection| read::queues(connection, after.as_ref(), limit))
-            .await
+        self.read(move |connection| read::queues(connection, after.as_ref(), limit)).await
     }
 
     fn health(&self) -> Health {
@@ -326,7 +311,9 @@ impl Store for Embedded {
     }
 
     async fn close(&self) {
-        lock(&self.commands).take();
+        // Whoever comes after this finds the door shut; whoever came before is answered.
+        let (reply, _) = oneshot::channel();
+        drop(self.commands.send(Call { command: Command::Close, reply }).await);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             // The thread ends once it has answered what it was given.
@@ -339,20 +326,20 @@ impl Store for Embedded {
 /// A claim's caller, who may go away when the answer is there but not yet fetched: then the jobs have to go back.
 struct Fetch<'a> {
     store: &'a Embedded,
-    answer: oneshot::Receiver<Result<Claimed, StoreError>>,
-    has_request_id: bool,
+    answer: oneshot::Receiver<Result<Answer, StoreError>>,
 }
 
 impl Drop for Fetch<'_> {
     fn drop(&mut self) {
         // From here on the writer notices by itself that nobody is there.
         self.answer.close();
-        if let Ok(Ok(claimed)) = self.answer.try_recv()
+        if let Ok(Ok(Answer::Claim { claimed, has_request_id })) = self.answer.try_recv()
             && !claimed.jobs.is_empty()
         {
+            let command = Command::Abandon { leases: claimed.leases(), has_request_id };
+            let (reply, _) = oneshot::channel();
             // If even this cannot be said, the leases run out.
-            let command = Command::Abandon(claimed, self.has_request_id);
-            drop(self.store.send(command));
+            drop(self.store.send(Call { command, reply }));
         }
     }
 }
@@ -360,18 +347,21 @@ impl Drop for Fetch<'_> {
 /// The writer's thread: a loop around `step`.
 fn run(
     mut writer: Writer<'_>,
-    mut inbox: mpsc::Receiver<Command>,
+    mut inbox: mpsc::Receiver<Call>,
     clock: &dyn Clock,
     health: &RwLock<Health>,
 ) {
     while let Some(first) = inbox.blocking_recv() {
-        let mut commands = vec![first];
-        while commands.len() < STEP_MAX
-            && let Ok(command) = inbox.try_recv()
+        let mut calls = vec![first];
+        while calls.len() < STEP_MAX
+            && let Ok(call) = inbox.try_recv()
         {
-            commands.push(command);
+            calls.push(call);
         }
-        match writer.step(clock.read(), commands) {
+        if calls.iter().any(Call::is_the_last) {
+            inbox.close();
+        }
+        match writer.step(clock.read(), calls) {
             Ok(()) => {}
             Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
             Err(Failure::Stopped(why)) => {
@@ -379,19 +369,21 @@ fn run(
                     why,
                     "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
                 );
-                stop(&mut inbox, health, why);
-                return;
+                return stop(&mut inbox, health, why);
             }
         }
     }
 }
 
 /// Refuses everything from now on, until everybody has gone.
-fn stop(inbox: &mut mpsc::Receiver<Command>, health: &RwLock<Health>, why: String) {
+fn stop(inbox: &mut mpsc::Receiver<Call>, health: &RwLock<Health>, why: String) {
     *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
     let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
-    while let Some(command) = inbox.blocking_recv() {
-        command.refuse(&error);
+    while let Some(call) = inbox.blocking_recv() {
+        if call.is_the_last() {
+            inbox.close();
+        }
+        drop(call.reply.send(Err(error.clone())));
     }
 }
 
@@ -399,6 +391,11 @@ fn stop(inbox: &mut mpsc::Receiver<Command>, health: &RwLock<Health>, why: Strin
 fn close(connection: Connection) {
     drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
     drop(connection.close());
+}
+
+/// Each command has one kind of answer; another one tells nothing about what was written.
+fn wrong_answer() -> StoreError {
+    StoreError::OutcomeUnknown("the writer answered another question".into())
 }
 
 fn closed() -> StoreError {
@@ -414,10 +411,8 @@ fn create_directory(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(directory)?;
-    let parent = directory
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    sync_directory(parent.unwrap_or(Path::new(".")))
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    sync_directory(parent.unwrap_or_else(|| Path::new(".")))
 }
 
 /// New names in a directory survive a power cut only once the directory itself is on disk.

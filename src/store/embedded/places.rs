@@ -34,11 +34,7 @@ pub(super) enum Tie {
 
 impl Tie {
     pub(super) fn of(number: u64, id: &JobId) -> Self {
-        if id.number() == Some(number) {
-            Self::Number(number)
-        } else {
-            Self::Id(id.to_string())
-        }
+        if id.number() == Some(number) { Self::Number(number) } else { Self::Id(id.to_string()) }
     }
 
     pub(super) fn read(value: Value, number: u64) -> Self {
@@ -71,13 +67,7 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn of(queue: QueueNumber, number: u64, spec: &Spec, seen: bool) -> Self {
-        Self {
-            queue,
-            number,
-            priority: spec.priority,
-            tie: Tie::of(number, &spec.id),
-            seen,
-        }
+        Self { queue, number, priority: spec.priority, tie: Tie::of(number, &spec.id), seen }
     }
 
     pub(super) fn rank(&self) -> i64 {
@@ -170,7 +160,7 @@ impl Writer<'_> {
             ))?;
             self.memory.change(place.queue, |queue| {
                 queue.depths.ready += 1;
-                queue.made_available += 1;
+                queue.made_available = true;
             });
             return Ok(State::Ready);
         }
@@ -182,26 +172,17 @@ impl Writer<'_> {
             number,
             place.seen,
         ))?;
-        self.memory
-            .change(place.queue, |queue| queue.depths.scheduled += 1);
+        self.memory.change(place.queue, |queue| queue.depths.scheduled += 1);
         self.memory.due_at(place.queue, at);
         Ok(State::Scheduled)
     }
 
     pub(super) fn take_ready(&mut self, place: &Place, at: Timestamp) -> Result<(), Failure> {
-        let key = (
-            place.queue,
-            place.rank(),
-            at.millis().cast_signed(),
-            &place.tie,
-        );
+        let key = (place.queue, place.rank(), at.millis().cast_signed(), &place.tie);
         if self.sql.delete_ready.execute(key)? == 0 {
             return Err(lost_place(place));
         }
-        self.memory.change(place.queue, |queue| {
-            queue.depths.ready -= 1;
-            queue.made_available = queue.made_available.saturating_sub(1);
-        });
+        self.memory.change(place.queue, |queue| queue.depths.ready -= 1);
         Ok(())
     }
 
@@ -210,8 +191,7 @@ impl Writer<'_> {
         if self.sql.delete_scheduled.execute(key)? == 0 {
             return Err(lost_place(place));
         }
-        self.memory
-            .change(place.queue, |queue| queue.depths.scheduled -= 1);
+        self.memory.change(place.queue, |queue| queue.depths.scheduled -= 1);
         Ok(())
     }
 
@@ -219,8 +199,7 @@ impl Writer<'_> {
         let mut rows = self.sql.next_due.query([queue])?;
         let next = rows.next()?.map(|row| unsigned(row, 0)).transpose()?;
         drop(rows);
-        self.memory
-            .set_next_due(queue, next.map(Timestamp::from_millis));
+        self.memory.set_next_due(queue, next.map(Timestamp::from_millis));
         Ok(())
     }
 
@@ -238,9 +217,7 @@ impl Writer<'_> {
         deadline: Option<Timestamp>,
     ) -> Result<(), Failure> {
         if let Some(at) = deadline {
-            self.sql
-                .save_deadline
-                .execute((at.millis().cast_signed(), number.cast_signed()))?;
+            self.sql.save_deadline.execute((at.millis().cast_signed(), number.cast_signed()))?;
             self.memory.deadline_at(at);
         }
         Ok(())
@@ -308,9 +285,7 @@ impl Writer<'_> {
         ))?;
         self.save_progress(place.number, State::Dead, self.now, death, progress)?;
         if let Some(at) = spec.expires_at {
-            self.sql
-                .delete_deadline
-                .execute((at.millis().cast_signed(), number))?;
+            self.sql.delete_deadline.execute((at.millis().cast_signed(), number))?;
         }
         if let Some(key) = &spec.key
             && !settings.dead_jobs_hold_keys
@@ -362,27 +337,18 @@ impl Writer<'_> {
     ) -> Result<(), Failure> {
         let number = number.cast_signed();
         let summary = Attempt {
-            failure: attempt
-                .failure
-                .as_ref()
-                .map(crate::domain::failure::Failure::summary),
+            failure: attempt.failure.as_ref().map(crate::domain::failure::Failure::summary),
             ..attempt.clone()
         };
-        self.sql
-            .insert_attempt
-            .execute((number, seq, codec::attempt(&summary)))?;
+        self.sql.insert_attempt.execute((number, seq, codec::attempt(&summary)))?;
         if seq > FIRST_ATTEMPTS + LAST_ATTEMPTS {
-            self.sql
-                .delete_attempt
-                .execute((number, seq - LAST_ATTEMPTS))?;
+            self.sql.delete_attempt.execute((number, seq - LAST_ATTEMPTS))?;
         }
         if let Some(failure) = &attempt.failure {
             let mut rows = self.sql.last_failure.query([number])?;
             let first = rows.next()?.is_none();
             drop(rows);
-            self.sql
-                .save_failure
-                .execute((number, !first, codec::failure(failure)))?;
+            self.sql.save_failure.execute((number, !first, codec::failure(failure)))?;
         }
         Ok(())
     }
@@ -395,16 +361,14 @@ impl Writer<'_> {
         traits: Traits,
     ) -> Result<(), Failure> {
         let row = number.cast_signed();
-        if traits.has(Traits::KEY | Traits::OWN_ID | Traits::DEADLINE)
+        if traits.has(Traits::OWN_ID | Traits::DEADLINE)
             && let Some((spec, _)) = self.read_head(number)?
         {
             if traits.has(Traits::OWN_ID) {
                 self.sql.delete_id.execute((spec.id.to_string(), queue))?;
             }
             if let Some(at) = spec.expires_at {
-                self.sql
-                    .delete_deadline
-                    .execute((at.millis().cast_signed(), row))?;
+                self.sql.delete_deadline.execute((at.millis().cast_signed(), row))?;
             }
         }
         if traits.has(Traits::SEEN) {
@@ -432,10 +396,7 @@ fn context_at_death(depths: &crate::store::Depths) -> Vec<(String, String)> {
 
 /// A job must be exactly where the tables say that it is.
 fn lost_place(place: &Place) -> Failure {
-    Failure::Stopped(format!(
-        "job number {} is not where the store has it",
-        place.number
-    ))
+    Failure::Stopped(format!("job number {} is not where the store has it", place.number))
 }
 
 pub(super) fn state_code(state: State) -> i64 {

@@ -163,9 +163,7 @@ fn progress(connection: &Connection, number: u64) -> Result<Progress> {
         .prepare_cached("SELECT record FROM progress WHERE number = ?1")?
         .query_row([number.cast_signed()], |row| row.get(0))
         .optional()?;
-    Ok(record
-        .and_then(|record| codec::read_progress(&record).ok())
-        .unwrap_or_default())
+    Ok(record.and_then(|record| codec::read_progress(&record).ok()).unwrap_or_default())
 }
 
 fn lease(connection: &Connection, number: u64) -> Result<Option<crate::domain::job::Delivery>> {
@@ -229,11 +227,7 @@ fn make_whole(attempt: &mut Attempt, whole: Option<&Failure>) {
 fn damaged(number: u64) -> Attempt {
     Attempt {
         number: 0,
-        lease: crate::domain::lease::Lease {
-            number,
-            delivery: 0,
-            nonce: 0,
-        },
+        lease: crate::domain::lease::Lease { number, delivery: 0, nonce: 0 },
         status: AttemptStatus::Failed,
         worker_id: String::new(),
         started_at: Default::default(),
@@ -273,10 +267,7 @@ fn ahead(
             |row| row.get(0),
         )?;
     let jobs = jobs as usize;
-    Ok(Ahead {
-        jobs: jobs.min(AHEAD_MAX),
-        more: jobs > AHEAD_MAX,
-    })
+    Ok(Ahead { jobs: jobs.min(AHEAD_MAX), more: jobs > AHEAD_MAX })
 }
 
 fn death(connection: &Connection, queue: QueueNumber, death: u64) -> Result<Option<Death>> {
@@ -312,23 +303,15 @@ pub(super) fn dead_letters(
     let mut page = DeadLetterPage {
         jobs: Vec::new(),
         next: None,
-        total: if query.part.overflow_only {
-            overflow
-        } else {
-            dead
-        },
+        total: if query.part.overflow_only { overflow } else { dead },
     };
     let mut letters = moment.prepare_cached(
         "SELECT death, number FROM dead WHERE queue = ?1 AND death > ?2 AND overflow >= ?3 \
          ORDER BY death LIMIT ?4",
     )?;
     let limit = query.limit as i64 + i64::from(query.limit > 0);
-    let mut rows = letters.query((
-        queue,
-        query.after.cast_signed(),
-        query.part.overflow_only,
-        limit,
-    ))?;
+    let mut rows =
+        letters.query((queue, query.after.cast_signed(), query.part.overflow_only, limit))?;
     let mut bytes = 0;
     let mut last = query.after;
     while let Some(row) = rows.next()? {
@@ -355,12 +338,8 @@ fn size(view: &JobView) -> usize {
             + failure.response_body.len()
             + failure.details.len()
     };
-    let headers: usize = view
-        .spec
-        .headers
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum();
+    let headers: usize =
+        view.spec.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     let attempts: usize = view
         .attempts
         .iter()
@@ -415,9 +394,7 @@ fn oldest_ready(
     let mut above = i64::MIN;
     loop {
         let found = first
-            .query_row((queue, above), |row| {
-                Ok((row.get::<_, i64>(0)?, timestamp(row, 1)?))
-            })
+            .query_row((queue, above), |row| Ok((row.get::<_, i64>(0)?, timestamp(row, 1)?)))
             .optional()?;
         let Some((rank, at)) = found else {
             return Ok(oldest);

@@ -35,14 +35,8 @@ impl Writer<'_> {
         {
             return Ok(Err(RequeueRefused::TooManyQueues { limit }));
         }
-        let newest = self
-            .memory
-            .queue(queue)
-            .map_or(0, |queue| queue.next_death - 1);
-        let mut out = Requeued {
-            cutoff: newest,
-            ..Requeued::default()
-        };
+        let newest = self.memory.queue(queue).map_or(0, |queue| queue.next_death - 1);
+        let mut out = Requeued { cutoff: newest, ..Requeued::default() };
         let overflow_only = requeue.part.overflow_only;
         match &requeue.which {
             Which::Ids(ids) => {
@@ -118,11 +112,7 @@ impl Writer<'_> {
         };
         let reason: u8 = row.get(2)?;
         let corrupt = super::codec::reason_of(reason) == Ok(DeadReason::Corrupt);
-        Ok(Some(Dead {
-            death: found.death,
-            number,
-            corrupt,
-        }))
+        Ok(Some(Dead { death: found.death, number, corrupt }))
     }
 
     /// DEAD → READY, in its own queue or another.
@@ -177,10 +167,7 @@ impl Writer<'_> {
     ) -> Result<(), Failure> {
         let number = dead.number;
         let row = number.cast_signed();
-        let mut rows = self
-            .sql
-            .delete_dead
-            .query((from, dead.death.cast_signed()))?;
+        let mut rows = self.sql.delete_dead.query((from, dead.death.cast_signed()))?;
         let overflow: Option<bool> = rows.next()?.map(|row| row.get(0)).transpose()?;
         drop(rows);
         let Some(overflow) = overflow else {
@@ -213,8 +200,7 @@ impl Writer<'_> {
         let state = self.wait(&place, self.now)?;
         self.save_progress(number, state, self.now, 0, &progress)?;
         self.watch_deadline(number, progress.deadline(spec.expires_at))?;
-        self.memory
-            .change(to, |queue| queue.totals.moved_in += u64::from(from != to));
+        self.memory.change(to, |queue| queue.totals.moved_in += u64::from(from != to));
         Ok(())
     }
 

@@ -125,10 +125,7 @@ pub(super) fn open_writer(path: &Path, sync: bool) -> Result<Connection, SchemaE
     let connection = Connection::open_with_flags(path, flags)?;
     prepare(&connection, sync).map_err(|error| match error {
         SchemaError::Sqlite(rusqlite::Error::SqliteFailure(failure, message))
-            if matches!(
-                failure.code,
-                ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt
-            ) =>
+            if matches!(failure.code, ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) =>
         {
             SchemaError::Unreadable(message.unwrap_or_else(|| failure.to_string()))
         }

@@ -48,11 +48,7 @@ impl Writer<'_> {
     fn ack(&mut self, ask: &Ask, ack: &Ack) -> Result<Result<Acked, LeaseLost>, Failure> {
         let Some(held) = self.memory.leases.current(ack.lease) else {
             let there = self.job_exists(ack.lease.number)?;
-            return Ok(if there {
-                Err(LeaseLost)
-            } else {
-                Ok(Acked { already_gone: true })
-            });
+            return Ok(if there { Err(LeaseLost) } else { Ok(Acked { already_gone: true }) });
         };
         let (queue, traits) = (held.queue, held.traits);
         let number = ack.lease.number;
@@ -66,9 +62,7 @@ impl Writer<'_> {
             queue.totals.successful_retries += u64::from(traits.has(Traits::RETRIED));
             queue.totals.retried_finished += u64::from(traits.has(Traits::RETRIED));
         });
-        Ok(Ok(Acked {
-            already_gone: false,
-        }))
+        Ok(Ok(Acked { already_gone: false }))
     }
 
     fn job_exists(&mut self, number: u64) -> Result<bool, Failure> {
@@ -83,21 +77,14 @@ impl Writer<'_> {
         let (Some(key), Some(state)) = (&spec.key, self.memory.queue(queue)) else {
             return Ok(());
         };
-        let free_at = spec
-            .enqueued_at
-            .after(ask.settings.queue(&state.name).key_retention);
+        let free_at = spec.enqueued_at.after(ask.settings.queue(&state.name).key_retention);
         let full = state.finished_keys >= FINISHED_KEYS_MAX;
         let row = number.cast_signed();
         if free_at <= self.now {
             self.sql.delete_key.execute((queue, key, row))?;
             return Ok(());
         }
-        if self
-            .sql
-            .finish_key
-            .execute((queue, key, row, free_at.millis().cast_signed()))?
-            > 0
-        {
+        if self.sql.finish_key.execute((queue, key, row, free_at.millis().cast_signed()))? > 0 {
             self.memory.change(queue, |queue| queue.finished_keys += 1);
         }
         if full {
@@ -114,9 +101,7 @@ impl Writer<'_> {
         limit: i64,
     ) -> Result<usize, Failure> {
         let mut rows =
-            self.sql
-                .oldest_keys
-                .query((queue, free_by.millis().cast_signed(), limit))?;
+            self.sql.oldest_keys.query((queue, free_by.millis().cast_signed(), limit))?;
         let mut keys: Vec<(String, i64)> = Vec::new();
         while let Some(row) = rows.next()? {
             keys.push((row.get(0)?, row.get(1)?));
@@ -125,8 +110,7 @@ impl Writer<'_> {
         for (key, number) in &keys {
             self.sql.delete_key.execute((queue, key, number))?;
         }
-        self.memory
-            .change(queue, |queue| queue.finished_keys -= keys.len() as u64);
+        self.memory.change(queue, |queue| queue.finished_keys -= keys.len() as u64);
         Ok(keys.len())
     }
 
@@ -152,10 +136,7 @@ impl Writer<'_> {
         if self.memory.leases.of_number(lease.number).is_some() {
             return Ok(None);
         }
-        let mut rows = self
-            .sql
-            .attempt
-            .query((lease.number.cast_signed(), progress.recorded))?;
+        let mut rows = self.sql.attempt.query((lease.number.cast_signed(), progress.recorded))?;
         let Some(row) = rows.next()? else {
             return Ok(None);
         };
@@ -174,9 +155,7 @@ impl Writer<'_> {
     ) -> Result<Ended, Failure> {
         let number = held.lease.number;
         let Some((spec, queue)) = self.read_head(number)? else {
-            return Err(Failure::Stopped(format!(
-                "job number {number} is leased but not there"
-            )));
+            return Err(Failure::Stopped(format!("job number {number} is leased but not there")));
         };
         let name = self.memory.queue(queue).map(|queue| queue.name.clone());
         let name = name.ok_or_else(|| Failure::Stopped("a job without its queue".into()))?;
@@ -200,14 +179,8 @@ impl Writer<'_> {
         self.end_lease(number, queue)?;
         self.record(number, verdict.progress.recorded, &verdict.attempt)?;
         let place = Place::of(queue, number, &spec, true);
-        let mut dead = self.go_on(
-            &place,
-            verdict.next,
-            held.ready_at,
-            &spec,
-            &verdict.progress,
-            settings,
-        )?;
+        let mut dead =
+            self.go_on(&place, verdict.next, held.ready_at, &spec, &verdict.progress, settings)?;
         if let (Some(notice), Some(failure)) = (&mut dead, &verdict.attempt.failure) {
             notice.error_type = failure.error_type.clone();
         }
@@ -218,11 +191,7 @@ impl Writer<'_> {
             queue.totals.retries += u64::from(retried);
             queue.totals.lease_expired += u64::from(expired);
         });
-        Ok(Ended {
-            attempt: verdict.attempt,
-            spec,
-            dead,
-        })
+        Ok(Ended { attempt: verdict.attempt, spec, dead })
     }
 
     /// Worker and checkpoint of a lease.
@@ -231,10 +200,7 @@ impl Writer<'_> {
         let Some(row) = rows.next()? else {
             return Ok(Default::default());
         };
-        let text = |column| {
-            row.get::<_, Option<String>>(column)
-                .map(Option::unwrap_or_default)
-        };
+        let text = |column| row.get::<_, Option<String>>(column).map(Option::unwrap_or_default);
         Ok((text(0)?, text(1)?))
     }
 
@@ -257,25 +223,16 @@ impl Writer<'_> {
         let Some(queue) = self.memory.queue(held.queue) else {
             return Ok(Err(LeaseLost));
         };
-        let longest = held
-            .started_at
-            .after(ask.settings.queue(&queue.name).max_run_time);
+        let longest = held.started_at.after(ask.settings.queue(&queue.name).max_run_time);
         let asked = self.now.after(extend.duration.unwrap_or(held.duration));
         let expires_at = asked.min(longest).max(held.expires_at);
         let number = extend.lease.number;
         let checkpoint = (!extend.checkpoint.is_empty()).then_some(&extend.checkpoint);
-        let row = (
-            number.cast_signed(),
-            expires_at.millis().cast_signed(),
-            checkpoint,
-        );
+        let row = (number.cast_signed(), expires_at.millis().cast_signed(), checkpoint);
         self.sql.extend_lease.execute(row)?;
         self.memory.leases.extend(number, expires_at);
         let cancel_requested = held.traits.has(Traits::CANCEL_REQUESTED);
-        Ok(Ok(Extended {
-            expires_at,
-            cancel_requested,
-        }))
+        Ok(Ok(Extended { expires_at, cancel_requested }))
     }
 
     /// Jobs whose claim was never answered go back to where they were.

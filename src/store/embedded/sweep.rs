@@ -52,10 +52,7 @@ impl Writer<'_> {
             return Ok(0);
         }
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut rows = self
-            .sql
-            .due
-            .query((queue, self.now.millis().cast_signed(), limit))?;
+        let mut rows = self.sql.due.query((queue, self.now.millis().cast_signed(), limit))?;
         let mut due = Vec::new();
         while let Some(row) = rows.next()? {
             let number = unsigned(row, 3)?;
@@ -105,10 +102,7 @@ impl Writer<'_> {
                 continue;
             }
             let ended = self.end(ask, &held, Ending::Expired, "", dice)?;
-            let queue = self
-                .memory
-                .queue(held.queue)
-                .map(|queue| queue.name.clone());
+            let queue = self.memory.queue(held.queue).map(|queue| queue.name.clone());
             if let Some(queue) = queue {
                 let (id, attempt) = (ended.spec.id, ended.attempt);
                 swept.expired.push(ExpiredLease { queue, id, attempt });
@@ -133,9 +127,7 @@ impl Writer<'_> {
         }
         drop(rows);
         for (at, number) in passed {
-            self.sql
-                .delete_deadline
-                .execute((at, number.cast_signed()))?;
+            self.sql.delete_deadline.execute((at, number.cast_signed()))?;
             let Some(found) = super::lookup::place(self.connection, number)? else {
                 continue;
             };
@@ -166,9 +158,7 @@ impl Writer<'_> {
             if let Some(name) = name {
                 let settings = ask.settings.queue(&name).clone();
                 let reason = DeadReason::Expired;
-                swept
-                    .dead
-                    .push(self.bury(&place, &spec, &progress, reason, &settings)?);
+                swept.dead.push(self.bury(&place, &spec, &progress, reason, &settings)?);
             }
         }
         Ok(self.refresh_deadline()?)
@@ -205,9 +195,7 @@ impl Writer<'_> {
 
     /// Pages of removed jobs go back to the file system, a few at a time.
     fn give_space_back(&mut self) -> Result<(), Failure> {
-        let mut vacuum = self
-            .connection
-            .prepare_cached("PRAGMA incremental_vacuum(256)")?;
+        let mut vacuum = self.connection.prepare_cached("PRAGMA incremental_vacuum(256)")?;
         let mut pages = vacuum.query([])?;
         while pages.next()?.is_some() {}
         Ok(())

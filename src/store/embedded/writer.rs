@@ -19,43 +19,46 @@ use rusqlite::{Connection, ErrorCode};
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
-/// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
-
 /// The store's one clock.
 pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
 
-/// A call, on its way to the writer.
-pub(super) enum Command {
-    Enqueue(Ask, Vec<NewJob>, Reply<Vec<Result<Enqueued, Refused>>>),
-    Claim(Ask, Claim, Reply<Claimed>),
-    /// Nobody fetched what was claimed; whether the claim had a request id.
-    Abandon(Claimed, bool),
-    Settle(Ask, Settlements, Reply<Settled>),
-    Unclaim(Vec<Lease>, Reply<()>),
-    Sweep(Ask, Sweep, Reply<Swept>),
-    Requeue(Ask, Requeue, Reply<Result<Requeued, RequeueRefused>>),
+/// A call on its way to the writer, and where its answer goes.
+pub(super) struct Call {
+    pub(super) command: Command,
+    pub(super) reply: oneshot::Sender<Result<Answer, StoreError>>,
 }
 
-/// An answer that waits for the commit.
-enum Done {
-    Enqueue(
-        Vec<Result<Enqueued, Refused>>,
-        Reply<Vec<Result<Enqueued, Refused>>>,
-    ),
-    Claim {
-        claimed: Claimed,
+impl Call {
+    /// Nothing is taken after it.
+    pub(super) fn is_the_last(&self) -> bool {
+        matches!(self.command, Command::Close)
+    }
+}
+
+pub(super) enum Command {
+    Enqueue(Ask, Vec<NewJob>),
+    Claim(Ask, Claim),
+    /// Nobody fetched what was claimed.
+    Abandon {
+        leases: Vec<Lease>,
         has_request_id: bool,
-        reply: Reply<Claimed>,
     },
-    Abandon(Claimed, bool),
-    Settle(Settled, Reply<Settled>),
-    Unclaim(Reply<()>),
-    Sweep(Swept, Reply<Swept>),
-    Requeue(
-        Result<Requeued, RequeueRefused>,
-        Reply<Result<Requeued, RequeueRefused>>,
-    ),
+    Settle(Ask, Settlements),
+    Unclaim(Vec<Lease>),
+    Sweep(Ask, Sweep),
+    Requeue(Ask, Requeue),
+    /// No more calls after this one.
+    Close,
+}
+
+/// Each command has the answer of its name.
+pub(super) enum Answer {
+    Enqueue(Vec<Result<Enqueued, Refused>>),
+    Claim { claimed: Claimed, has_request_id: bool },
+    Settle(Settled),
+    Sweep(Swept),
+    Requeue(Result<Requeued, RequeueRefused>),
+    Done,
 }
 
 /// Why a step did not happen.
@@ -75,6 +78,16 @@ impl From<rusqlite::Error> for Failure {
                 Self::Refused(StoreError::Unavailable(error.to_string()))
             }
             _ => Self::Stopped(error.to_string()),
+        }
+    }
+}
+
+impl Failure {
+    /// What the callers hear.
+    fn error(&self) -> StoreError {
+        match self {
+            Self::Refused(error) => error.clone(),
+            Self::Stopped(why) => StoreError::Unavailable(why.clone()),
         }
     }
 }
@@ -148,16 +161,18 @@ impl<'c> Writer<'c> {
         self.refresh_deadline()
     }
 
-    /// Applies the commands in one transaction and answers them when it is on disk.
-    pub(super) fn step(&mut self, reading: Reading, commands: Vec<Command>) -> Result<(), Failure> {
+    /// Applies the calls in one transaction and answers them when it is on disk.
+    pub(super) fn step(&mut self, reading: Reading, calls: Vec<Call>) -> Result<(), Failure> {
         self.now = lock(&self.clock).now(reading);
-        let mut answers = Answers::default();
-        match self.apply_all(commands, &mut answers) {
-            Ok(()) => {
+        let (commands, replies): (Vec<_>, Vec<_>) =
+            calls.into_iter().map(|call| (call.command, call.reply)).unzip();
+        match self.commit(commands) {
+            Ok(answers) => {
                 let listener = self.listener.clone();
-                self.memory
-                    .committed(self.now, |queue, jobs| listener.available(queue, jobs));
-                self.answer(answers.done);
+                self.memory.committed(self.now, |queue, jobs| listener.available(queue, jobs));
+                for (reply, answer) in replies.into_iter().zip(answers) {
+                    self.answer(reply, answer);
+                }
                 self.announce();
                 Ok(())
             }
@@ -168,70 +183,42 @@ impl<'c> Writer<'c> {
                     Ok(()) => failure,
                     Err(error) => Failure::Stopped(error.to_string()),
                 };
-                let error = match &failure {
-                    Failure::Refused(error) => error.clone(),
-                    Failure::Stopped(why) => StoreError::Unavailable(why.clone()),
-                };
-                answers.refuse(&error);
+                for reply in replies {
+                    drop(reply.send(Err(failure.error())));
+                }
                 Err(failure)
             }
         }
     }
 
-    fn apply_all(&mut self, commands: Vec<Command>, answers: &mut Answers) -> Result<(), Failure> {
-        answers.waiting = commands;
-        answers.waiting.reverse();
+    fn commit(&mut self, commands: Vec<Command>) -> Result<Vec<Answer>, Failure> {
         self.sql.begin.execute([])?;
-        while let Some(command) = answers.waiting.pop() {
-            match self.apply(command) {
-                Ok(done) => answers.done.push(done),
-                Err((failure, command)) => {
-                    answers.waiting.push(command);
-                    return Err(failure);
-                }
-            }
-        }
+        let answers =
+            commands.into_iter().map(|command| self.apply(command)).collect::<Result<_, _>>()?;
         self.save()?;
         self.sql.commit.execute([])?;
-        Ok(())
+        Ok(answers)
     }
 
-    /// A command that fails is handed back with the failure, so that it gets its answer.
-    fn apply(&mut self, command: Command) -> Result<Done, (Failure, Command)> {
-        // The answers' channels are moved out only once there is an answer.
+    fn apply(&mut self, command: Command) -> Result<Answer, Failure> {
         Ok(match command {
-            Command::Enqueue(ask, jobs, reply) => match self.enqueue(&ask, jobs) {
-                Ok(results) => Done::Enqueue(results, reply),
-                Err(failure) => return Err((failure, Command::Enqueue(ask, Vec::new(), reply))),
+            Command::Enqueue(ask, jobs) => Answer::Enqueue(self.enqueue(&ask, jobs)?),
+            Command::Claim(ask, claim) => Answer::Claim {
+                claimed: self.claim(&ask, &claim)?,
+                has_request_id: !claim.request_id.is_empty(),
             },
-            Command::Claim(ask, claim, reply) => {
-                let has_request_id = !claim.request_id.is_empty();
-                match self.claim(&ask, &claim) {
-                    Ok(claimed) => Done::Claim {
-                        claimed,
-                        has_request_id,
-                        reply,
-                    },
-                    Err(failure) => return Err((failure, Command::Claim(ask, claim, reply))),
-                }
+            Command::Settle(ask, settlements) => Answer::Settle(self.settle(&ask, &settlements)?),
+            Command::Unclaim(leases) => {
+                self.unclaim(&leases)?;
+                Answer::Done
             }
-            Command::Abandon(claimed, has_request_id) => Done::Abandon(claimed, has_request_id),
-            Command::Settle(ask, settlements, reply) => match self.settle(&ask, &settlements) {
-                Ok(settled) => Done::Settle(settled, reply),
-                Err(failure) => return Err((failure, Command::Settle(ask, settlements, reply))),
-            },
-            Command::Unclaim(leases, reply) => match self.unclaim(&leases) {
-                Ok(()) => Done::Unclaim(reply),
-                Err(failure) => return Err((failure, Command::Unclaim(leases, reply))),
-            },
-            Command::Sweep(ask, sweep, reply) => match self.sweep(&ask, sweep) {
-                Ok(swept) => Done::Sweep(swept, reply),
-                Err(failure) => return Err((failure, Command::Sweep(ask, sweep, reply))),
-            },
-            Command::Requeue(ask, requeue, reply) => match self.requeue(&ask, &requeue) {
-                Ok(requeued) => Done::Requeue(requeued, reply),
-                Err(failure) => return Err((failure, Command::Requeue(ask, requeue, reply))),
-            },
+            Command::Abandon { leases, has_request_id } => {
+                self.abandon(leases, has_request_id);
+                Answer::Done
+            }
+            Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
+            Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
+            Command::Close => Answer::Done,
         })
     }
 
@@ -266,9 +253,7 @@ impl<'c> Writer<'c> {
                 t.moved_out,
             ];
             let columns = columns.map(u64::cast_signed);
-            self.sql
-                .save_queue
-                .execute(rusqlite::params_from_iter(columns))?;
+            self.sql.save_queue.execute(rusqlite::params_from_iter(columns))?;
         }
         Ok(self.save_clock()?)
     }
@@ -284,49 +269,24 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    fn answer(&mut self, done: Vec<Done>) {
-        for done in done {
-            match done {
-                Done::Enqueue(results, reply) => drop(reply.send(Ok(results))),
-                Done::Settle(settled, reply) => drop(reply.send(Ok(settled))),
-                Done::Unclaim(reply) => drop(reply.send(Ok(()))),
-                Done::Sweep(mut swept, reply) => {
-                    swept.next = self.memory.next_event();
-                    // The sweeper hears it here; from now on only what comes earlier is announced.
-                    self.announced = swept.next;
-                    drop(reply.send(Ok(swept)));
-                }
-                Done::Requeue(requeued, reply) => drop(reply.send(Ok(requeued))),
-                Done::Abandon(claimed, has_request_id) => self.abandon(claimed, has_request_id),
-                Done::Claim {
-                    claimed,
-                    has_request_id,
-                    reply,
-                } => {
-                    if let Err(Ok(claimed)) = reply.send(Ok(claimed)) {
-                        self.abandon(claimed, has_request_id);
-                    }
-                }
-            }
+    fn answer(&mut self, reply: oneshot::Sender<Result<Answer, StoreError>>, mut answer: Answer) {
+        if let Answer::Sweep(swept) = &mut answer {
+            swept.next = self.memory.next_event();
+            // The sweeper hears it here; from now on only what comes earlier is announced.
+            self.announced = swept.next;
+        }
+        if let Err(Ok(Answer::Claim { claimed, has_request_id })) = reply.send(Ok(answer)) {
+            self.abandon(claimed.leases(), has_request_id);
         }
     }
 
     /// The caller has gone: its jobs go back, at once or after a while.
-    fn abandon(&mut self, claimed: Claimed, has_request_id: bool) {
-        if claimed.jobs.is_empty() {
+    fn abandon(&mut self, leases: Vec<Lease>, has_request_id: bool) {
+        if leases.is_empty() {
             return;
         }
-        let kept = if has_request_id {
-            ABANDONED_CLAIM_KEPT
-        } else {
-            std::time::Duration::ZERO
-        };
-        let leases = claimed.jobs.iter().map(|job| job.delivery.lease);
-        self.memory
-            .abandoned
-            .entry(self.now.after(kept))
-            .or_default()
-            .extend(leases);
+        let kept = if has_request_id { ABANDONED_CLAIM_KEPT } else { std::time::Duration::ZERO };
+        self.memory.abandoned.entry(self.now.after(kept)).or_default().extend(leases);
     }
 
     /// Tells when `sweep` is needed, where that is earlier than was told before.
@@ -337,47 +297,6 @@ impl<'c> Writer<'c> {
         {
             self.announced = Some(at);
             self.listener.due(at);
-        }
-    }
-}
-
-/// The answers of one step: those that are ready, and the commands that were not reached.
-#[derive(Default)]
-struct Answers {
-    done: Vec<Done>,
-    waiting: Vec<Command>,
-}
-
-impl Answers {
-    /// Nothing of this step was written; everybody hears why.
-    fn refuse(self, error: &StoreError) {
-        for done in self.done {
-            match done {
-                Done::Enqueue(_, reply) => drop(reply.send(Err(error.clone()))),
-                Done::Claim { reply, .. } => drop(reply.send(Err(error.clone()))),
-                Done::Abandon(..) => {}
-                Done::Settle(_, reply) => drop(reply.send(Err(error.clone()))),
-                Done::Unclaim(reply) => drop(reply.send(Err(error.clone()))),
-                Done::Sweep(_, reply) => drop(reply.send(Err(error.clone()))),
-                Done::Requeue(_, reply) => drop(reply.send(Err(error.clone()))),
-            }
-        }
-        for command in self.waiting {
-            command.refuse(error);
-        }
-    }
-}
-
-impl Command {
-    pub(super) fn refuse(self, error: &StoreError) {
-        match self {
-            Self::Enqueue(_, _, reply) => drop(reply.send(Err(error.clone()))),
-            Self::Claim(_, _, reply) => drop(reply.send(Err(error.clone()))),
-            Self::Abandon(..) => {}
-            Self::Settle(_, _, reply) => drop(reply.send(Err(error.clone()))),
-            Self::Unclaim(_, reply) => drop(reply.send(Err(error.clone()))),
-            Self::Sweep(_, _, reply) => drop(reply.send(Err(error.clone()))),
-            Self::Requeue(_, _, reply) => drop(reply.send(Err(error.clone()))),
         }
     }
 }

@@ -1,0 +1,180 @@
+//! What is wrong with a configuration: where, what, and what would be right.
+
+use std::{
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read the configuration file {}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("{0}")]
+    Invalid(Invalid),
+}
+
+impl ConfigError {
+    /// Each problem on a line of its own, for a log.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Unreadable { .. } => vec![self.to_string()],
+            Self::Invalid(invalid) => invalid.problems.iter().map(Problem::line).collect(),
+        }
+    }
+}
+
+/// Everything that is wrong with one file, in its order.
+#[derive(Debug)]
+pub struct Invalid {
+    pub path: PathBuf,
+    pub problems: Vec<Problem>,
+}
+
+impl Invalid {
+    pub(super) fn new(path: &Path, text: &str, mut found: Vec<Found>) -> Self {
+        found.sort_by_key(|found| found.span.start);
+        let file = path.display().to_string();
+        let problems = found.into_iter().map(|found| Problem::locate(&file, text, found)).collect();
+        Self { path: path.into(), problems }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.problems.len();
+        let problems = if count == 1 { "problem" } else { "problems" };
+        write!(f, "{} has {count} {problems}", self.path.display())?;
+        self.problems.iter().try_for_each(|problem| write!(f, "\n\n{problem}"))
+    }
+}
+
+/// A problem that knows its place only as bytes of the text.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) span: Range<usize>,
+    pub(super) message: String,
+    pub(super) allowed: Option<String>,
+}
+
+/// One problem, with the line that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub file: String,
+    /// From 1, in characters, as editors count.
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+    /// What could stand there instead, where that is a short list.
+    pub allowed: Option<String>,
+    source: String,
+    width: usize,
+}
+
+impl Problem {
+    fn locate(file: &str, text: &str, found: Found) -> Self {
+        let start = char_boundary(text, found.span.start);
+        let end = char_boundary(text, found.span.end).max(start);
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let source = text[line_start..].lines().next().unwrap_or_default();
+        let line_end = line_start + source.len();
+        Self {
+            file: file.into(),
+            line: text[..start].matches('\n').count() + 1,
+            column: text[line_start..start].chars().count() + 1,
+            message: found.message,
+            allowed: found.allowed,
+            source: source.into(),
+            width: text[start.min(line_end)..end.min(line_end)].chars().count().max(1),
+        }
+    }
+
+    /// The problem in one line.
+    pub fn line(&self) -> String {
+        format!("{}:{}:{}: {}", self.file, self.line, self.column, self.message)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.line.to_string();
+        let margin = " ".repeat(number.len());
+        // A tab is as wide as the terminal says: repeat it, so that the caret stands right.
+        let blank = |c| if c == '\t' { '\t' } else { ' ' };
+        let indent: String = self.source.chars().take(self.column - 1).map(blank).collect();
+        writeln!(f, "{}", self.line())?;
+        writeln!(f, "{margin} |")?;
+        writeln!(f, "{number} | {}", self.source)?;
+        write!(f, "{margin} | {indent}{}", "^".repeat(self.width))?;
+        match &self.allowed {
+            Some(allowed) => write!(f, "\n{margin} = allowed: {allowed}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The last boundary between characters that is not after `at`.
+fn char_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// The word that was probably meant.
+pub(super) fn near_miss<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
+    let plain = |word: &str| word.to_lowercase().replace('-', "_");
+    let given = plain(word);
+    allowed
+        .iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&given, &plain(candidate)), *candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// `; did you mean "policy"?`, or nothing.
+pub(super) fn did_you_mean(word: &str, allowed: &[&str]) -> String {
+    near_miss(word, allowed).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str, span: Range<usize>) -> Problem {
+        let found = Found { span, message: "no".into(), allowed: None };
+        Problem::locate("f.toml", text, found)
+    }
+
+    #[test]
+    fn a_place_is_told_as_editors_count() {
+        let text = "a = 1\nü = \"ß\" # x\n";
+        let at = text.find('"').unwrap();
+        let problem = problem(text, at..at + 4);
+        assert_eq!(problem.line(), "f.toml:2:5: no");
+        assert_eq!(problem.to_string(), "f.toml:2:5: no\n  |\n2 | ü = \"ß\" # x\n  |     ^^^");
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_a_place_too() {
+        assert_eq!(problem("a = 1\n", 6..6).line(), "f.toml:2:1: no");
+        assert_eq!(problem("a =", 3..3).to_string(), "f.toml:1:4: no\n  |\n1 | a =\n  |    ^");
+        assert_eq!(problem("", 0..0).to_string(), "f.toml:1:1: no\n  |\n1 | \n  | ^");
+    }
+
+    #[test]
+    fn the_caret_keeps_to_the_line_and_to_its_tabs() {
+        let text = "\tx = [1,\n2]";
+        assert_eq!(
+            problem(text, 5..11).to_string(),
+            "f.toml:1:6: no\n  |\n1 | \tx = [1,\n  | \t    ^^^"
+        );
+    }
+
+    #[test]
+    fn the_near_miss_is_near() {
+        let keys = ["policy", "rules", "max_depth", "max_run_time"];
+        assert_eq!(near_miss("polcy", &keys), Some("policy"));
+        assert_eq!(near_miss("Max-Depth", &keys), Some("max_depth"));
+        assert_eq!(near_miss("rule", &keys), Some("rules"));
+        assert_eq!(near_miss("colour", &keys), None);
+    }
+}

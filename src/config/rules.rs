@@ -1,0 +1,90 @@
+//! Error rules in the file.
+
+use super::{policy, section::Section};
+use crate::domain::{
+    glob::Glob,
+    policy::RetryPolicy,
+    rules::{ErrorRule, Matcher, StatusPattern, Then},
+};
+use toml::{Spanned, de::DeValue};
+
+const KEYS: &[&str] = &["error_type", "http_status", "message_contains", "policy", "action"];
+const ACTIONS: [&str; 3] = ["dead-letter", "release", "hold"];
+
+/// Reads `rules`; their policies stand on top of the queue's.
+pub(super) fn read(section: &Section<'_>, queue: &RetryPolicy) -> Option<Vec<ErrorRule>> {
+    let value = section.get("rules")?;
+    let wrong = |value: &Spanned<DeValue<'_>>| {
+        let expected = "a list of tables such as [{ http_status = \"429\", action = \"hold\" }]";
+        section.wrong_type("rules", expected, value);
+    };
+    let Some(items) = value.get_ref().as_array() else {
+        wrong(value);
+        return None;
+    };
+    let mut rules = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        match item.get_ref().as_table() {
+            Some(table) => {
+                let name = format!("rules[{index}]");
+                let rule = section.inner(&name, KEYS, table);
+                rules.extend(read_one(&rule, index, item, queue));
+            }
+            None => wrong(item),
+        }
+    }
+    Some(rules)
+}
+
+fn read_one(
+    rule: &Section<'_>,
+    index: usize,
+    item: &Spanned<DeValue<'_>>,
+    queue: &RetryPolicy,
+) -> Option<ErrorRule> {
+    let problems = rule.problems();
+    let before = problems.count();
+    let matcher = Matcher {
+        error_type: rule.text("error_type").map(Glob::new),
+        http_status: read_status(rule),
+        message_contains: rule.text("message_contains").map(str::to_owned),
+    };
+    // A key that could not be read has been reported; without it the rest means nothing.
+    if problems.count() == before
+        && let Err(why) = matcher.validate()
+    {
+        problems.report(item.span(), format!("rules[{index}]: {why}"));
+    }
+
+    let action = rule.word("action", &ACTIONS, |word| match word {
+        "dead-letter" => Some(Then::DeadLetter),
+        "release" => Some(Then::Release),
+        "hold" => Some(Then::Hold),
+        _ => None,
+    });
+    let over = policy::read(rule, queue).map(Then::Policy);
+    match (rule.key_span("action"), rule.key_span("policy")) {
+        (Some(at), Some(_)) => {
+            problems.report(at, format!("rules[{index}]: has both policy and action; keep one"));
+        }
+        (None, None) => {
+            problems.report(item.span(), format!("rules[{index}]: needs a policy or an action"));
+        }
+        _ => {}
+    }
+    Some(ErrorRule::at(index, matcher, action.or(over)?))
+}
+
+/// `503`, `"503"` or `"5xx"`.
+fn read_status(rule: &Section<'_>) -> Option<StatusPattern> {
+    let value = rule.get("http_status")?;
+    let parsed = match value.get_ref() {
+        DeValue::String(text) => StatusPattern::parse(text),
+        DeValue::Integer(number) => StatusPattern::parse(&number.to_string()),
+        _ => {
+            rule.wrong_type("http_status", "a status such as \"503\" or \"5xx\"", value);
+            return None;
+        }
+    };
+    rule.noted("http_status", value.span(), parsed)
+}

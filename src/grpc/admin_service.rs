@@ -1,0 +1,135 @@
+//! AdminService: decode, ask the broker, encode.
+
+use super::{
+    ServerFacts, convert, limits,
+    pb::{self, admin_service_server::AdminService},
+    status,
+};
+use crate::{
+    broker::Broker,
+    store::{Health, Store},
+};
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+#[derive(Debug)]
+pub(super) struct AdminApi<S> {
+    pub(super) broker: Arc<Broker<S>>,
+    pub(super) facts: Arc<ServerFacts>,
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl<S: Store> AdminService for AdminApi<S> {
+    async fn get_job(&self, request: Request<pb::GetJobRequest>) -> Reply<pb::GetJobResponse> {
+        let (id, queue) =
+            convert::get_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        let report = self.broker.get_job(id, queue).await.map_err(status::status)?;
+        let info = convert::job_info(&self.broker.settings(), report);
+        Ok(Response::new(pb::GetJobResponse { info: Some(info) }))
+    }
+
+    async fn list_jobs(&self, _: Request<pb::ListJobsRequest>) -> Reply<pb::ListJobsResponse> {
+        Err(status::not_implemented("ListJobs"))
+    }
+
+    async fn cancel_job(&self, _: Request<pb::CancelJobRequest>) -> Reply<pb::CancelJobResponse> {
+        Err(status::not_implemented("CancelJob"))
+    }
+
+    async fn run_job_now(&self, _: Request<pb::RunJobNowRequest>) -> Reply<pb::RunJobNowResponse> {
+        Err(status::not_implemented("RunJobNow"))
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<pb::ListQueuesRequest>,
+    ) -> Reply<pb::ListQueuesResponse> {
+        let (after, limit) =
+            convert::list_queues(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        let reports = self.broker.list_queues(after, limit).await.map_err(status::status)?;
+        Ok(Response::new(convert::queues_page(self.broker.limits(), reports, limit)))
+    }
+
+    async fn pause_queue(
+        &self,
+        _: Request<pb::PauseQueueRequest>,
+    ) -> Reply<pb::PauseQueueResponse> {
+        Err(status::not_implemented("PauseQueue"))
+    }
+
+    async fn resume_queue(
+        &self,
+        _: Request<pb::ResumeQueueRequest>,
+    ) -> Reply<pb::ResumeQueueResponse> {
+        Err(status::not_implemented("ResumeQueue"))
+    }
+
+    async fn get_stats(&self, _: Request<pb::GetStatsRequest>) -> Reply<pb::GetStatsResponse> {
+        Err(status::not_implemented("GetStats"))
+    }
+
+    async fn get_dead_letter_stats(
+        &self,
+        _: Request<pb::GetDeadLetterStatsRequest>,
+    ) -> Reply<pb::GetDeadLetterStatsResponse> {
+        Err(status::not_implemented("GetDeadLetterStats"))
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        _: Request<pb::PurgeDeadLettersRequest>,
+    ) -> Reply<pb::PurgeDeadLettersResponse> {
+        Err(status::not_implemented("PurgeDeadLetters"))
+    }
+
+    async fn set_breaker(
+        &self,
+        _: Request<pb::SetBreakerRequest>,
+    ) -> Reply<pb::SetBreakerResponse> {
+        Err(status::not_implemented("SetBreaker"))
+    }
+
+    async fn reset_breaker(
+        &self,
+        _: Request<pb::ResetBreakerRequest>,
+    ) -> Reply<pb::ResetBreakerResponse> {
+        Err(status::not_implemented("ResetBreaker"))
+    }
+
+    async fn explain_policy(
+        &self,
+        request: Request<pb::ExplainPolicyRequest>,
+    ) -> Reply<pb::ExplainPolicyResponse> {
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &[]);
+        let explain = convert::explain_request(&context, request.into_inner()).map_err(refused)?;
+        let explained = self.broker.explain_policy(explain).await.map_err(status::status)?;
+        Ok(Response::new(convert::explained(explained)))
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<pb::GetServerInfoRequest>,
+    ) -> Reply<pb::GetServerInfoResponse> {
+        let store = self.broker.store();
+        let unwell = match store.health() {
+            Health::Well => None,
+            Health::DiskLow(why) => Some(format!("the disk is nearly full: {why}")),
+            Health::Stopped(why) => Some(format!("the store takes no writes: {why}")),
+        };
+        Ok(Response::new(pb::GetServerInfoResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            engine: self.facts.engine.clone(),
+            durability: self.facts.durability.clone(),
+            server_time: Some(convert::timestamp_out(store.now())),
+            limits: limits::published(self.broker.limits()),
+            warnings: self.facts.warnings.iter().cloned().chain(unwell).collect(),
+        }))
+    }
+}
+
+fn refused(invalid: convert::Invalid) -> Status {
+    status::invalid(&invalid)
+}

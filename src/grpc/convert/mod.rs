@@ -1,0 +1,67 @@
+//! Between the wire and the domain: the only conversions, in both directions, and all validation.
+//!
+//! Requests are checked field by field, and every bad field is named, not just the first. What comes out of here keeps
+//! to the limits; nothing behind it checks again.
+
+mod admin;
+mod batch;
+mod check;
+mod claim;
+mod dead_letters;
+mod enqueue;
+mod failure;
+mod job;
+mod json;
+mod page_token;
+mod policy;
+mod settle;
+mod time;
+
+pub(super) use admin::{explain_request, explained, get_job, job_info, list_queues, queues_page};
+pub(super) use batch::{enqueue_batch, settlements};
+pub(super) use check::{Invalid, Violation};
+pub(super) use claim::{claim, claim_response};
+pub(super) use dead_letters::{dead_letters_page, list_dead_letters, requeue, requeue_response};
+pub(super) use enqueue::{enqueue, enqueue_batch_response, enqueued, trace_headers};
+pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
+pub(super) use time::{caller_patience, duration_out, timestamp_out};
+
+use crate::domain::{limits::Limits, settings::Settings, time::Timestamp};
+
+/// What a request is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) limits: &'a Limits,
+    pub(super) settings: &'a Settings,
+    pub(super) now: Timestamp,
+    /// Trace headers of the call, for jobs that bring none.
+    pub(super) trace: &'a [(String, String)],
+}
+
+/// Counts on the wire are 32 bits wide; more than that is shown as the most.
+fn count(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use std::sync::LazyLock;
+
+    static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
+
+    /// The default limits and settings, a thousand seconds after the epoch.
+    pub(in crate::grpc) fn context() -> Context<'static> {
+        let now = Timestamp::from_millis(1_000_000);
+        Context { limits: &LIMITS, settings: &SETTINGS, now, trace: &[] }
+    }
+
+    /// `field: message` of everything that was refused.
+    pub(in crate::grpc) fn refusals<T>(result: Result<T, Invalid>) -> Vec<String> {
+        match result {
+            Ok(_) => Vec::new(),
+            Err(Invalid(found)) => found.iter().map(Violation::to_string).collect(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The wire: the only folder that knows tonic, prost and the generated types.
+//!
+//! `queue_service` and `admin_service` decode, ask the broker and encode; everything that can be wrong with a request is
+//! found in `convert`, everything that can be said about a refusal is in `status`.
+
+mod admin_service;
+mod convert;
+mod incoming;
+mod limits;
+mod queue_service;
+mod status;
+mod transport;
+
+/// The generated types.
+#[allow(clippy::all, reason = "generated")]
+pub mod pb {
+    tonic::include_proto!("redrive.v1");
+}
+
+use crate::{
+    broker::Broker,
+    domain::settings::Settings,
+    store::{Health, Store},
+};
+use pb::{admin_service_server::AdminServiceServer, queue_service_server::QueueServiceServer};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, sync::oneshot};
+use tonic::transport::{Server, server::Router};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+/// The contract with its comments, as reflection serves it.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redrive.bin"));
+
+const SERVICES: [&str; 3] = ["", "redrive.v1.QueueService", "redrive.v1.AdminService"];
+/// So that our own checks answer before the transport does, with a reason instead of a bare code.
+const ABOVE_BATCH: usize = 2 << 20;
+/// A call may take this long on top of its wait.
+const CALL_EXTRA: Duration = Duration::from_secs(35);
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
+
+/// What the server says about itself, and how it runs.
+#[derive(Clone, Debug)]
+pub struct ServerFacts {
+    /// Which store engine, for GetServerInfo.
+    pub engine: String,
+    /// What OK means here: "fsync", "primary" ...
+    pub durability: String,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+    /// Connections at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// A shutdown that takes longer is cut short.
+    pub shutdown_within: Duration,
+}
+
+impl Default for ServerFacts {
+    fn default() -> Self {
+        Self {
+            engine: "embedded".into(),
+            durability: "fsync".into(),
+            warnings: Vec::new(),
+            connections_max: 10_000,
+            shutdown_within: Duration::from_secs(20),
+        }
+    }
+}
+
+/// The server could not start or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("the contract cannot be served by reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    #[error("the gRPC server failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves until `shutdown` resolves and what is under way has ended, or `facts.shutdown_within` has passed.
+pub async fn serve<S: Store>(
+    broker: Arc<Broker<S>>,
+    listener: TcpListener,
+    facts: ServerFacts,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let facts = Arc::new(facts);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let router = router(&broker, &facts)?.add_service(health_service);
+    let incoming = incoming::bounded(listener, facts.connections_max);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut serving = Box::pin(router.serve_with_incoming_shutdown(incoming, async {
+        // A dropped sender is a stop as well.
+        let _ = stopped.await;
+    }));
+    tokio::select! {
+        result = &mut serving => return Ok(result?),
+        never = watch_health(&broker, &health) => match never {},
+        () = shutdown => {}
+    }
+
+    // In this order: nobody new comes, those who wait go home, what is under way ends.
+    report(&health, ServingStatus::NotServing).await;
+    broker.drain();
+    drop(stop);
+    match tokio::time::timeout(facts.shutdown_within, serving).await {
+        Ok(result) => Ok(result?),
+        Err(_) => {
+            let within = crate::domain::duration::human(facts.shutdown_within);
+            tracing::warn!("some connections did not end within {within}; going without them");
+            Ok(())
+        }
+    }
+}
+
+fn router<S: Store>(
+    broker: &Arc<Broker<S>>,
+    facts: &Arc<ServerFacts>,
+) -> Result<Router<transport::Layers>, ServeError> {
+    let largest = broker.limits().batch_bytes + ABOVE_BATCH;
+    let queue = QueueServiceServer::new(queue_service::QueueApi { broker: broker.clone() })
+        .max_decoding_message_size(largest)
+        .max_encoding_message_size(largest);
+    let admin = admin_service::AdminApi { broker: broker.clone(), facts: facts.clone() };
+    let admin = AdminServiceServer::new(admin)
+        .max_decoding_message_size(largest)
+        .max_encoding_message_size(largest);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // So that tools can show the details of an error.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+    };
+    // tonic passes its own defaults on, and some of them switch off what hyper and h2 protect by.
+    let router = Server::builder()
+        .max_concurrent_streams(256)
+        .http2_max_local_error_reset_streams(Some(1024))
+        .http2_max_header_list_size(16 << 10)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+        .timeout(broker.limits().wait + CALL_EXTRA)
+        .layer(transport::layer())
+        .add_service(queue)
+        .add_service(admin)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok(router)
+}
+
+/// Shows whether the store takes writes and jobs are handed out.
+async fn watch_health<S: Store>(broker: &Broker<S>, health: &HealthReporter) -> Infallible {
+    let mut shown = None;
+    loop {
+        let status = match broker.store().health() {
+            Health::Well | Health::DiskLow(_) if !broker.is_draining() => ServingStatus::Serving,
+            Health::Well | Health::DiskLow(_) | Health::Stopped(_) => ServingStatus::NotServing,
+        };
+        if shown != Some(status) {
+            report(health, status).await;
+            shown = Some(status);
+        }
+        tokio::time::sleep(HEALTH_EVERY).await;
+    }
+}
+
+async fn report(health: &HealthReporter, status: ServingStatus) {
+    for service in SERVICES {
+        health.set_service_status(service, status).await;
+    }
+}
+
+/// What a request is judged by.
+fn context<'a, S: Store>(
+    broker: &'a Broker<S>,
+    settings: &'a Settings,
+    trace: &'a [(String, String)],
+) -> convert::Context<'a> {
+    convert::Context { limits: broker.limits(), settings, now: broker.store().now(), trace }
+}
+
+#[cfg(test)]
+mod tests;

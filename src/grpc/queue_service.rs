@@ -1,0 +1,153 @@
+//! QueueService: decode, ask the broker, encode.
+
+use super::{
+    convert,
+    pb::{self, queue_service_server::QueueService},
+    status,
+};
+use crate::{
+    broker::{Broker, Error, Refusal, RequeueSelector, SettleReply},
+    store::{Settlements, Store, StoreError},
+};
+use std::sync::Arc;
+use tokio::task::JoinError;
+use tonic::{Request, Response, Status, Streaming};
+
+#[derive(Debug)]
+pub(super) struct QueueApi<S> {
+    pub(super) broker: Arc<Broker<S>>,
+}
+
+impl<S: Store> QueueApi<S> {
+    /// Settles also when the caller's deadline passes meanwhile: the store finishes in any case, and dead letters must
+    /// still get their line in the log.
+    async fn settle_to_the_end(&self, settle: Settlements) -> Result<SettleReply, Status> {
+        let broker = self.broker.clone();
+        let settled = tokio::spawn(async move { broker.settle(settle).await }).await;
+        let stopped =
+            |_: JoinError| StoreError::OutcomeUnknown("the server stopped meanwhile".into());
+        let settled = settled.unwrap_or_else(|error| Err(Error::Store(stopped(error))));
+        settled.map_err(status::status)
+    }
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl<S: Store> QueueService for QueueApi<S> {
+    async fn enqueue(&self, request: Request<pb::EnqueueRequest>) -> Reply<pb::EnqueueResponse> {
+        let trace = convert::trace_headers(request.metadata());
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &trace);
+        let job = convert::enqueue(&context, None, request.into_inner()).map_err(refused)?;
+        let enqueued = self.broker.enqueue(job).await.map_err(status::status)?;
+        Ok(Response::new(convert::enqueued(enqueued)))
+    }
+
+    async fn enqueue_batch(
+        &self,
+        request: Request<pb::EnqueueBatchRequest>,
+    ) -> Reply<pb::EnqueueBatchResponse> {
+        let trace = convert::trace_headers(request.metadata());
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &trace);
+        let (jobs, bad) =
+            convert::enqueue_batch(&context, request.into_inner()).map_err(refused)?;
+        let results = match jobs.is_empty() {
+            true => Vec::new(),
+            false => self.broker.enqueue_batch(jobs).await.map_err(status::status)?,
+        };
+        Ok(Response::new(convert::enqueue_batch_response(results, bad)))
+    }
+
+    async fn claim(&self, request: Request<pb::ClaimRequest>) -> Reply<pb::ClaimResponse> {
+        let patience = convert::caller_patience(request.metadata());
+        let settles = request.get_ref().settle.is_some();
+        let (claim, bad) = convert::claim(self.broker.limits(), patience, request.into_inner())
+            .map_err(refused)?;
+        let reply = self.broker.claim(claim).await.map_err(status::status)?;
+        let settings = self.broker.settings();
+        Ok(Response::new(convert::claim_response(&settings, reply, settles.then_some(bad))))
+    }
+
+    async fn ack(&self, request: Request<pb::AckRequest>) -> Reply<pb::AckResponse> {
+        let ack =
+            convert::ack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
+        let settle = Settlements { acks: vec![ack], ..Settlements::default() };
+        let reply = self.broker.settle(settle).await.map_err(status::status)?;
+        Ok(Response::new(convert::acked(only(reply.acks)?)))
+    }
+
+    async fn nack(&self, request: Request<pb::NackRequest>) -> Reply<pb::NackResponse> {
+        let nack =
+            convert::nack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
+        let settle = Settlements { nacks: vec![nack], ..Settlements::default() };
+        let reply = self.settle_to_the_end(settle).await?;
+        Ok(Response::new(convert::nacked(only(reply.nacks)?)))
+    }
+
+    async fn extend(&self, request: Request<pb::ExtendRequest>) -> Reply<pb::ExtendResponse> {
+        let extend =
+            convert::extend(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
+        let settle = Settlements { extends: vec![extend], ..Settlements::default() };
+        let reply = self.broker.settle(settle).await.map_err(status::status)?;
+        Ok(Response::new(convert::extended(only(reply.extends)?)))
+    }
+
+    async fn settle(&self, request: Request<pb::SettleRequest>) -> Reply<pb::SettleResponse> {
+        let (settle, bad) = convert::settlements(self.broker.limits(), request.into_inner(), false)
+            .map_err(refused)?;
+        let reply = match settle.is_empty() {
+            true => Default::default(),
+            false => self.settle_to_the_end(settle).await?,
+        };
+        Ok(Response::new(convert::settle_response(reply, bad)))
+    }
+
+    type WorkStream = tokio_stream::Empty<Result<pb::WorkResponse, Status>>;
+
+    async fn work(&self, _: Request<Streaming<pb::WorkRequest>>) -> Reply<Self::WorkStream> {
+        Err(status::not_implemented("Work"))
+    }
+
+    async fn list_dead_letters(
+        &self,
+        request: Request<pb::ListDeadLettersRequest>,
+    ) -> Reply<pb::ListDeadLettersResponse> {
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &[]);
+        let query = convert::list_dead_letters(&context, request.into_inner()).map_err(refused)?;
+        let (part, full) = (query.part.clone(), query.full);
+        let page = self.broker.list_dead_letters(query).await.map_err(status::status)?;
+        let limits = self.broker.limits();
+        Ok(Response::new(convert::dead_letters_page(&settings, limits, (&part, full), page)))
+    }
+
+    async fn requeue(&self, request: Request<pb::RequeueRequest>) -> Reply<pb::RequeueResponse> {
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &[]);
+        let requeue = convert::requeue(&context, request.into_inner()).map_err(refused)?;
+        let by_id = matches!(requeue.which, RequeueSelector::Ids(_));
+        let part = requeue.part.clone();
+        let requeued = self.broker.requeue(requeue).await.map_err(status::status)?;
+        Ok(Response::new(convert::requeue_response((!by_id).then_some(&part), requeued)))
+    }
+
+    async fn breaker_status(
+        &self,
+        _: Request<pb::BreakerStatusRequest>,
+    ) -> Reply<pb::BreakerStatusResponse> {
+        Err(status::not_implemented("BreakerStatus"))
+    }
+}
+
+fn refused(invalid: convert::Invalid) -> Status {
+    status::invalid(&invalid)
+}
+
+/// The one answer to a settlement that was sent alone.
+fn only<T>(mut results: Vec<Result<T, Refusal>>) -> Result<T, Status> {
+    let unanswered = || StoreError::OutcomeUnknown("the store did not answer for it".into());
+    let result = results.pop().ok_or_else(|| status::status(Error::Store(unanswered())))?;
+    result.map_err(|refusal| status::status(Error::Refused(refusal)))
+}

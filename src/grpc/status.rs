@@ -1,0 +1,320 @@
+//! Every way to say no, and how it looks to the caller: code, stable reason, and a message that says what happened, why,
+//! and what to do next. The same table serves whole calls and items of batches.
+
+use super::{
+    convert::{Invalid, duration_out},
+    pb,
+};
+use crate::{
+    broker::{Error, Refusal},
+    store::{Refused, StoreError},
+};
+use std::{collections::HashMap, time::Duration};
+use tonic::{Code, Status, metadata::MetadataMap};
+use tonic_types::{ErrorDetails, StatusExt};
+
+const DOMAIN: &str = "redrive";
+/// A full queue or a busy writer empties within about this time.
+const SOON: Duration = Duration::from_secs(1);
+/// A full disk takes somebody to notice.
+const LATER: Duration = Duration::from_secs(10);
+
+/// Errors travel in headers, and some clients take no more than 8 KiB of them.
+const FIELDS_MAX: usize = 16;
+const FIELD_BYTES: usize = 128;
+const FIELD_MESSAGE_BYTES: usize = 256;
+const ALL_FIELDS_BYTES: usize = 3_000;
+const MESSAGE_BYTES: usize = 600;
+const FACT_BYTES: usize = 300;
+const NAMES_MAX: usize = 5;
+
+/// All that is said about one refusal.
+#[derive(Debug)]
+struct Explanation {
+    code: Code,
+    reason: &'static str,
+    message: String,
+    /// Fields at fault, with what is wrong with each.
+    fields: Vec<(String, String)>,
+    /// Given: waiting this long may help.
+    retry_after: Option<Duration>,
+    /// What the message speaks of, for programs.
+    facts: Vec<(&'static str, String)>,
+}
+
+impl Explanation {
+    fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { code, reason, message, fields: vec![], retry_after: None, facts: vec![] }
+    }
+
+    fn field(mut self, field: &str) -> Self {
+        self.fields.push((field.to_owned(), self.message.clone()));
+        self
+    }
+
+    fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.facts.push((name, value.to_string()));
+        self
+    }
+
+    /// Long texts come from callers' own names; nobody reads them to the end.
+    fn bound(&mut self) {
+        self.fields.truncate(FIELDS_MAX);
+        for (field, message) in &mut self.fields {
+            cut(field, FIELD_BYTES);
+            cut(message, FIELD_MESSAGE_BYTES);
+        }
+        let mut left = ALL_FIELDS_BYTES;
+        self.fields.retain(|(field, message)| {
+            left = left.saturating_sub(field.len() + message.len());
+            left > 0
+        });
+        for (_, value) in &mut self.facts {
+            cut(value, FACT_BYTES);
+        }
+        cut(&mut self.message, MESSAGE_BYTES);
+    }
+
+    fn into_status(mut self) -> Status {
+        self.bound();
+        let facts: HashMap<_, _> =
+            self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let mut details = ErrorDetails::with_error_info(self.reason, DOMAIN, facts);
+        for (field, message) in self.fields {
+            details.add_bad_request_violation(field, message);
+        }
+        let mut metadata = MetadataMap::new();
+        if let Some(after) = self.retry_after {
+            details.set_retry_info(Some(after));
+            // What the retry support built into gRPC clients goes by.
+            if let Ok(millis) = after.as_millis().to_string().parse() {
+                metadata.insert("grpc-retry-pushback-ms", millis);
+            }
+        }
+        Status::with_error_details_and_metadata(self.code, self.message, details, metadata)
+    }
+
+    fn into_item(mut self) -> pb::ItemError {
+        self.bound();
+        pb::ItemError {
+            code: self.code.into(),
+            reason: self.reason.to_owned(),
+            message: self.message,
+            retryable: self.retry_after.is_some(),
+            retry_after: self.retry_after.map(duration_out),
+            field: self.fields.into_iter().next().map(|(field, _)| field).unwrap_or_default(),
+        }
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+    }
+}
+
+pub(super) fn status(error: Error) -> Status {
+    match error {
+        Error::Refused(refusal) => explain(&refusal).into_status(),
+        Error::Store(error) => explain_store(&error).into_status(),
+    }
+}
+
+pub(super) fn item(refusal: &Refusal) -> pb::ItemError {
+    explain(refusal).into_item()
+}
+
+pub(super) fn invalid(invalid: &Invalid) -> Status {
+    explain_invalid(invalid).into_status()
+}
+
+pub(super) fn invalid_item(invalid: &Invalid) -> pb::ItemError {
+    explain_invalid(invalid).into_item()
+}
+
+/// A call of the contract that comes in a later version.
+pub(super) fn not_implemented(call: &str) -> Status {
+    let version = env!("CARGO_PKG_VERSION");
+    let message =
+        format!("{call} is not in this version ({version}) of the server; upgrade it to use it");
+    Explanation::new(Code::Unimplemented, "NOT_IMPLEMENTED", message)
+        .fact("call", call)
+        .into_status()
+}
+
+/// A request that the transport could not hand over.
+pub(super) fn message_too_large(detail: &str) -> Status {
+    let message = format!(
+        "the request is too long; send fewer items in a call, or keep the data elsewhere and send \
+         a reference: {detail}"
+    );
+    Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message).into_status()
+}
+
+/// A request that is not what the contract says.
+pub(super) fn unreadable(detail: &str) -> Status {
+    let message = format!(
+        "the request cannot be read: {detail}; check that both sides use the same contract, and \
+         send deeply nested JSON in `text`"
+    );
+    Explanation::new(Code::InvalidArgument, "INVALID_FIELD", message).into_status()
+}
+
+fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
+    let mut messages: Vec<_> = found.iter().take(FIELDS_MAX).map(ToString::to_string).collect();
+    if found.len() > FIELDS_MAX {
+        messages.insert(0, format!("{} fields are wrong", found.len()));
+    }
+    let message = messages.join("; ");
+    let sizes: Vec<_> = found.iter().filter_map(|violation| violation.body_too_large).collect();
+    let mut explanation = match sizes[..] {
+        // Only if nothing else is wrong: shrinking the body would then be enough.
+        [(bytes, limit), ..] if sizes.len() == found.len() => {
+            Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message)
+                .fact("bytes", bytes)
+                .fact("limit", limit)
+        }
+        _ => Explanation::new(Code::InvalidArgument, "INVALID_FIELD", message),
+    };
+    let field = |violation: &super::convert::Violation| {
+        (violation.field.clone(), violation.message.clone())
+    };
+    explanation.fields = found.iter().map(field).collect();
+    explanation
+}
+
+fn explain(refusal: &Refusal) -> Explanation {
+    match refusal {
+        Refusal::Field { field, message } => {
+            let whole = format!("{field}: {message}");
+            let mut explanation = Explanation::new(Code::InvalidArgument, "INVALID_FIELD", whole);
+            explanation.fields.push((field.clone(), message.clone()));
+            explanation
+        }
+        Refusal::BodyTooLarge { bytes, limit } => {
+            let message = format!(
+                "a body is at most {limit} bytes and this one has {bytes}; \
+                 keep the data elsewhere and send a reference"
+            );
+            Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message)
+                .fact("bytes", bytes)
+                .fact("limit", limit)
+                .field("body")
+        }
+        Refusal::JobNotFound { id } => {
+            let message = format!(
+                "there is no job {id:?}: it never was, or it is done and its queue keeps no results"
+            );
+            Explanation::new(Code::NotFound, "JOB_NOT_FOUND", message).fact("job_id", id)
+        }
+        Refusal::QueueNotFound { queue } => {
+            let message = format!(
+                "there is no queue {queue}: it comes into being with its first job or in the \
+                 configuration; ListQueues tells which there are"
+            );
+            Explanation::new(Code::NotFound, "QUEUE_NOT_FOUND", message).fact("queue", queue)
+        }
+        Refusal::LeaseLost => Explanation::new(
+            Code::FailedPrecondition,
+            "LEASE_LOST",
+            "the lease has ended or been superseded, so the job is no longer this worker's: drop \
+             the work, and extend earlier or claim with a longer lease_duration next time",
+        ),
+        Refusal::AmbiguousJobId { id, queues } => {
+            let mut names: Vec<_> = queues.iter().map(ToString::to_string).collect();
+            if names.len() > NAMES_MAX {
+                let more = names.split_off(NAMES_MAX).len();
+                names.push(format!("{more} more"));
+            }
+            let names = names.join(", ");
+            let message = format!("the id {id:?} is in use in {names}; name the queue as well");
+            Explanation::new(Code::FailedPrecondition, "AMBIGUOUS_JOB_ID", message)
+                .fact("job_id", id)
+                .fact("queues", names)
+        }
+        Refusal::NotAdded(refused) => explain_refused(refused),
+    }
+}
+
+fn explain_refused(refused: &Refused) -> Explanation {
+    let conflict = |message| Explanation::new(Code::AlreadyExists, "KEY_CONFLICT", message);
+    match refused {
+        Refused::IdTaken => conflict(
+            "the job_id belongs to a job of another type or body in this queue; use another id, \
+             or send the same job to have it recognised",
+        )
+        .field("job_id"),
+        Refused::KeyTaken => conflict(
+            "the idempotency_key belongs to a job of another type or body in this queue; use \
+             another key, or send the same job to have it recognised",
+        )
+        .field("idempotency_key"),
+        Refused::IdAndKeyDiffer => conflict(
+            "the job_id and the idempotency_key belong to two different jobs; send the pair that \
+             was used together, or only one of them",
+        )
+        .field("job_id"),
+        Refused::QueueFull { limit } => {
+            let message = format!(
+                "the queue is at its depth limit of {limit} jobs; try again when workers have \
+                 caught up, or raise max_depth"
+            );
+            Explanation::new(Code::ResourceExhausted, "QUEUE_FULL", message)
+                .fact("limit", limit)
+                .retry_after(SOON)
+        }
+        Refused::TooManyQueues { limit } => {
+            let message = format!(
+                "there are already {limit} queues, the most this server has; use an existing one \
+                 (queues left empty are forgotten after 24 h)"
+            );
+            Explanation::new(Code::ResourceExhausted, "TOO_MANY_QUEUES", message)
+                .fact("limit", limit)
+        }
+    }
+}
+
+fn explain_store(error: &StoreError) -> Explanation {
+    match error {
+        StoreError::Unavailable(detail) => {
+            let message = format!(
+                "the store cannot be reached, and nothing was changed; try again: {detail}"
+            );
+            Explanation::new(Code::Unavailable, "STORE_UNAVAILABLE", message).retry_after(SOON)
+        }
+        StoreError::DiskLow(detail) => disk_low(detail),
+        StoreError::Overloaded(detail) => {
+            let message = format!(
+                "more is waiting to be written than the server takes, and nothing was changed; \
+                 try again in a moment: {detail}"
+            );
+            Explanation::new(Code::ResourceExhausted, "OVERLOADED", message).retry_after(SOON)
+        }
+        StoreError::OutcomeUnknown(detail) => {
+            let message = format!(
+                "the call may or may not have been carried out; repeat it (with the same \
+                 idempotency_key, job_id or request_id nothing happens twice): {detail}"
+            );
+            Explanation::new(Code::Unavailable, "OUTCOME_UNKNOWN", message).retry_after(SOON)
+        }
+    }
+}
+
+fn disk_low(detail: &str) -> Explanation {
+    let message = format!(
+        "the disk is nearly full, so no new jobs are taken while those there are can still be \
+         finished; free some space, then try again: {detail}"
+    );
+    Explanation::new(Code::Unavailable, "DISK_LOW", message).retry_after(LATER)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The server put together: log, listener, store, broker, gRPC, signals.
+
+mod banner;
+mod engine;
+mod listen;
+mod logging;
+mod reload;
+mod stop;
+
+use crate::{
+    broker::{Broker, Wakeups},
+    config::{Config, Exposed, Overrides},
+    domain::limits::Limits,
+    env,
+    store::{Store, embedded::OpenError},
+};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Exposed(#[from] Exposed),
+    #[error("RUST_LOG={directives:?} cannot be read: {why}")]
+    LogFilter { directives: String, why: String },
+    #[error("{0}")]
+    Listen(String),
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error("the server has stopped by itself: {0}")]
+    Server(String),
+    #[error("the system refuses what the server needs: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Error {
+    /// The operator's settings are the cause, not the state of the machine.
+    pub fn is_of_config(&self) -> bool {
+        matches!(self, Self::Exposed(_) | Self::LogFilter { .. })
+    }
+}
+
+/// Serves until told to stop. `overrides` are those that `config` was made with: a reload needs them again.
+pub fn run(config: Config, overrides: Overrides, warnings: &[String]) -> Result<(), Error> {
+    config.check_exposure()?;
+    logging::start(&config.log)?;
+    for warning in warnings.iter().chain(&config.warnings) {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(start(config, overrides))
+}
+
+async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
+    // Before the store: a second server by mistake ends here and touches nothing.
+    let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
+    let wakeups = Arc::new(Wakeups::default());
+    let store = engine::open_store(&config, wakeups.clone())?;
+    let broker =
+        Broker::new(store, wakeups, config.settings.clone(), Limits::default(), env::random);
+    serve(broker, listener, config, overrides).await
+}
+
+async fn serve<S: Store>(
+    broker: Arc<Broker<S>>,
+    listener: TcpListener,
+    config: Config,
+    overrides: Overrides,
+) -> Result<(), Error> {
+    // Before anybody is told that the server runs.
+    let mut signals = stop::Signals::new()?;
+    let hangup = signal(SignalKind::hangup())?;
+    let address = listener.local_addr()?;
+    let banner = banner::Banner::new(&config, overrides.config.is_some(), address).text();
+    let timeout = config.shutdown_timeout;
+
+    let sweeper = tokio::spawn(broker.clone().run_sweeper());
+    let (stopping, mut stopped) = watch::channel(false);
+    let stop = async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
+    let server = tokio::spawn(engine::serve_grpc(broker.clone(), listener, config.clone(), stop));
+    let reloads = tokio::spawn(reload::at_every(hangup, broker.clone(), config, overrides));
+    // Whoever reads it may have gone; that is no reason to stop.
+    let _ = io::stdout().lock().write_all(banner.as_bytes());
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
+
+    let signal = async move {
+        let name = signals.next().await;
+        signals.exit_at_the_next();
+        name
+    };
+    let begin = || {
+        broker.drain();
+        stopping.send_replace(true);
+    };
+    let ended = stop::when_told(server, sweeper, signal, begin, timeout).await;
+    reloads.abort();
+    broker.store().close().await;
+    tracing::info!("stopped");
+    ended
+}

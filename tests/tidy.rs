@@ -1,0 +1,119 @@
+//! The architecture, held to its word: who may know whom, and how long a file may get.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Longer than this, a file has a second subject.
+const LINES_MAX: usize = 500;
+
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
+    assert!(!found.is_empty(), "{folder} has no sources");
+    found
+}
+
+fn collect(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push((path, text));
+        }
+    }
+}
+
+/// Lines of code, comments aside, that hold one of the words.
+fn offences(folder: &str, words: &[&str]) -> Vec<String> {
+    let mut offences = Vec::new();
+    for (path, text) in sources(folder) {
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if words.iter().any(|word| code.contains(word)) {
+                offences.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    offences
+}
+
+#[track_caller]
+fn assert_absent(folder: &str, words: &[&str]) {
+    let offences = offences(folder, words);
+    assert!(offences.is_empty(), "{}", offences.join("\n"));
+}
+
+#[test]
+fn the_domain_decides_and_does_nothing_else() {
+    let words = [
+        "async ",
+        ".await",
+        "tokio",
+        "rusqlite",
+        "std::fs",
+        "std::net",
+        "std::io",
+        "std::env",
+        "crate::store",
+        "crate::broker",
+        "crate::grpc",
+        "crate::env",
+        "crate::config",
+        "rand::",
+        "SystemTime",
+        "Instant",
+        "serde",
+    ];
+    assert_absent("src/domain", &words);
+}
+
+#[test]
+fn only_grpc_knows_the_wire() {
+    for folder in ["src/domain", "src/store", "src/broker", "src/config", "src/serve"] {
+        assert_absent(folder, &["tonic::", "prost::", "pb::", "tonic_types"]);
+    }
+}
+
+#[test]
+fn the_store_knows_nothing_above_it() {
+    assert_absent("src/store", &["crate::broker", "crate::grpc", "crate::config", "crate::serve"]);
+}
+
+#[test]
+fn the_broker_knows_the_contract_and_no_engine() {
+    let words = ["store::embedded", "rusqlite", "crate::grpc", "crate::config", "crate::serve"];
+    assert_absent("src/broker", &words);
+}
+
+#[test]
+fn clocks_and_chance_are_read_in_one_place() {
+    for folder in ["src/domain", "src/store", "src/broker", "src/grpc", "src/config", "src/serve"] {
+        assert_absent(folder, &["SystemTime::now", "Instant::now", "rand::rng", "rand::random"]);
+    }
+}
+
+#[test]
+fn no_file_has_grown_a_second_subject() {
+    for folder in ["src", "tests"] {
+        for (path, text) in sources(folder) {
+            let lines = text.lines().count();
+            assert!(lines <= LINES_MAX, "{} has {lines} lines: split it", path.display());
+        }
+    }
+}
+
+#[test]
+fn everything_the_architecture_page_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let named = page.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
+    for name in named.filter(|name| !name.contains(['{', ' '])) {
+        let there = [root.join(name), root.join("src").join(name)].iter().any(|path| path.exists())
+            || sources("src").iter().any(|(path, _)| path.ends_with(name));
+        assert!(there, "ARCHITECTURE.md names {name}, which is not there");
+    }
+}
