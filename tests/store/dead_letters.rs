@@ -6,7 +6,7 @@ use crate::{
 };
 use redrive::{
     domain::job::{Body, State},
-    store::{DeadLetterQuery, Store},
+    store::DeadLetterQuery,
 };
 
 /// Dead letters of these ids, in this order of death.

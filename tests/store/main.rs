@@ -3,6 +3,8 @@
 //! Time is the harness's own, chance is seeded, nothing sleeps. `model` says the same once more as a program of its own,
 //! and `machine.rs` lets chance look for a difference.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps nothing fails, as it should")]
+
 #[macro_use]
 mod harness;
 mod builders;

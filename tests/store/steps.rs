@@ -95,10 +95,7 @@ impl Op {
 /// Small limits, so that they are met; queues that differ; no jitter, so that the model can tell every time.
 pub(crate) fn settings() -> Settings {
     let rule = |error_type: &str, then| {
-        let matcher = Matcher {
-            error_type: Some(Glob::new(error_type)),
-            ..Matcher::default()
-        };
+        let matcher = Matcher { error_type: Some(Glob::new(error_type)), ..Matcher::default() };
         ErrorRule::at(0, matcher, then)
     };
     let mut defaults = QueueSettings::default();
@@ -114,14 +111,8 @@ pub(crate) fn settings() -> Settings {
     let mut c = defaults.clone();
     c.dead_jobs_hold_keys = true;
     // Configured queues are not forgotten.
-    let queues = [a, b, c]
-        .into_iter()
-        .enumerate()
-        .map(|(n, queue)| (name(n), Arc::new(queue)));
-    Settings {
-        defaults: Arc::new(defaults),
-        queues: queues.collect(),
-    }
+    let queues = [a, b, c].into_iter().enumerate().map(|(n, queue)| (name(n), Arc::new(queue)));
+    Settings { defaults: Arc::new(defaults), queues: queues.collect() }
 }
 
 fn durations() -> impl Strategy<Value = Duration> {
@@ -176,33 +167,21 @@ fn ending() -> impl Strategy<Value = Ending> {
 }
 
 fn requeue(made: usize) -> impl Strategy<Value = Op> {
-    let id = prop_oneof![
-        (0..4u8).prop_map(Id::Own),
-        (0..made.max(1)).prop_map(Id::Made)
-    ];
+    let id = prop_oneof![(0..4u8).prop_map(Id::Own), (0..made.max(1)).prop_map(Id::Made)];
     let pick = prop_oneof![
         1 => prop::collection::vec(id, 1..4).prop_map(Pick::Ids),
         2 => (0usize..4, 0u64..3).prop_map(|(limit, back)| Pick::Oldest { limit, back }),
     ];
     let unlikely = || prop::bool::weighted(0.2);
-    (
-        0..QUEUES,
-        pick,
-        unlikely(),
-        prop::option::weighted(0.4, 0..QUEUES),
-        unlikely(),
-        unlikely(),
-    )
-        .prop_map(
-            |(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
-                queue,
-                pick,
-                overflow,
-                target,
-                keep_attempts,
-                dry_run,
-            },
-        )
+    (0..QUEUES, pick, unlikely(), prop::option::weighted(0.4, 0..QUEUES), unlikely(), unlikely())
+        .prop_map(|(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
+            queue,
+            pick,
+            overflow,
+            target,
+            keep_attempts,
+            dry_run,
+        })
 }
 
 impl ReferenceStateMachine for Model {
@@ -214,29 +193,15 @@ impl ReferenceStateMachine for Model {
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Op> {
-        let shares = Just((0..QUEUES).collect::<Vec<_>>())
-            .prop_shuffle()
-            .prop_flat_map(|queues| {
-                (
-                    Just(queues),
-                    1..=QUEUES,
-                    prop::collection::vec(0usize..3, QUEUES),
-                )
-                    .prop_map(|(queues, count, firsts)| {
-                        queues
-                            .into_iter()
-                            .zip(firsts)
-                            .take(count)
-                            .collect::<Vec<_>>()
-                    })
-            });
-        let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2)).prop_map(
-            |(shares, max_jobs, request)| Op::Claim {
-                shares,
-                max_jobs,
-                request,
-            },
-        );
+        let shares = Just((0..QUEUES).collect::<Vec<_>>()).prop_shuffle().prop_flat_map(|queues| {
+            (Just(queues), 1..=QUEUES, prop::collection::vec(0usize..3, QUEUES)).prop_map(
+                |(queues, count, firsts)| {
+                    queues.into_iter().zip(firsts).take(count).collect::<Vec<_>>()
+                },
+            )
+        });
+        let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2))
+            .prop_map(|(shares, max_jobs, request)| Op::Claim { shares, max_jobs, request });
         let always = prop_oneof![
             6 => prop::collection::vec(new_job(), 1..4).prop_map(Op::Enqueue),
             6 => claim,
@@ -250,11 +215,8 @@ impl ReferenceStateMachine for Model {
         if all.is_empty() {
             return always.boxed();
         }
-        let mut likely: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|lease| model.opens(*lease).is_some())
-            .collect();
+        let mut likely: Vec<usize> =
+            all.iter().copied().filter(|lease| model.opens(*lease).is_some()).collect();
         if likely.is_empty() {
             likely.clone_from(&all);
         }

@@ -25,18 +25,12 @@ impl Model {
     pub(super) fn ack(&mut self, lease: usize) -> Result<Acked, LeaseLost> {
         let Some(number) = self.opens(lease) else {
             let gone = !self.jobs.contains_key(&self.leases[lease].0);
-            return if gone {
-                Ok(Acked { already_gone: true })
-            } else {
-                Err(LeaseLost)
-            };
+            return if gone { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) };
         };
         let Some(job) = self.jobs.remove(&number) else {
             return Err(LeaseLost);
         };
-        let free_at = job
-            .enqueued_at
-            .after(self.settings(job.queue).key_retention);
+        let free_at = job.enqueued_at.after(self.settings(job.queue).key_retention);
         if free_at <= self.now {
             self.drop_key(number);
         }
@@ -49,9 +43,7 @@ impl Model {
             totals.successful_retries += retried;
             totals.retried_finished += retried;
         });
-        Ok(Acked {
-            already_gone: false,
-        })
+        Ok(Acked { already_gone: false })
     }
 
     pub(super) fn nack(
@@ -65,19 +57,14 @@ impl Model {
         }
         let (number, delivery) = self.leases[lease];
         let job = self.jobs.get(&number).ok_or(LeaseLost)?;
-        let said = job
-            .last_attempt
-            .clone()
-            .filter(|said| said.nacked && said.lease.delivery == delivery);
-        said.filter(|_| job.progress.deliveries == delivery)
-            .ok_or(LeaseLost)
+        let said =
+            job.last_attempt.clone().filter(|said| said.nacked && said.lease.delivery == delivery);
+        said.filter(|_| job.progress.deliveries == delivery).ok_or(LeaseLost)
     }
 
     pub(super) fn end(&mut self, number: usize, ending: Ending, checkpoint: &str) -> Attempt {
         let job = self.jobs[&number].clone();
-        let Place::Leased(out) = &job.place else {
-            unreachable!("it is out")
-        };
+        let Place::Leased(out) = &job.place else { unreachable!("it is out") };
         let settings = self.settings(job.queue);
         let expired = ending == Ending::Expired;
         let leased = Leased {
@@ -92,15 +79,9 @@ impl Model {
             Next::OldPlace => self.wait(out.ready_at),
             Next::Bury(_) => job.place.clone(),
         };
-        let saved = [checkpoint, &out.checkpoint]
-            .into_iter()
-            .find(|text| !text.is_empty());
+        let saved = [checkpoint, &out.checkpoint].into_iter().find(|text| !text.is_empty());
         let retried = verdict.progress.retries > job.progress.retries;
-        let mut job = Job {
-            place,
-            progress: verdict.progress,
-            ..job
-        };
+        let mut job = Job { place, progress: verdict.progress, ..job };
         if let Some(saved) = saved {
             job.progress.checkpoint = saved.to_owned();
         }
@@ -127,25 +108,17 @@ impl Model {
         let number = self.opens(lease).ok_or(LeaseLost)?;
         let longest = self.settings(self.jobs[&number].queue).max_run_time;
         let now = self.now;
-        let Some(Job {
-            place: Place::Leased(out),
-            ..
-        }) = self.jobs.get_mut(&number)
-        else {
+        let Some(Job { place: Place::Leased(out), .. }) = self.jobs.get_mut(&number) else {
             return Err(LeaseLost);
         };
         let asked = now.after(duration.unwrap_or(out.delivery.duration));
         let delivery = &mut out.delivery;
-        delivery.expires_at = delivery
-            .expires_at
-            .max(asked.min(delivery.started_at.after(longest)));
+        delivery.expires_at =
+            delivery.expires_at.max(asked.min(delivery.started_at.after(longest)));
         if !checkpoint.is_empty() {
             out.checkpoint = checkpoint.to_owned();
         }
-        Ok(Extended {
-            expires_at: delivery.expires_at,
-            cancel_requested: false,
-        })
+        Ok(Extended { expires_at: delivery.expires_at, cancel_requested: false })
     }
 
     pub(super) fn unclaim(&mut self, lease: usize) -> Answer {
@@ -170,12 +143,7 @@ impl Model {
         }
         let state = self.queues.entry(queue).or_default();
         state.deaths += 1;
-        let death = Death {
-            number: state.deaths,
-            reason,
-            overflow,
-            died_at: self.now,
-        };
+        let death = Death { number: state.deaths, reason, overflow, died_at: self.now };
         if let Some(job) = self.jobs.get_mut(&number) {
             state.totals.dead_lettered += 1;
             state.totals.retried_finished += u64::from(job.progress.retries > 0);
@@ -200,9 +168,7 @@ impl Model {
             self.queues.entry(to).or_default();
         }
         let part = |model: &Self, number: usize| {
-            model.jobs[&number]
-                .dead()
-                .is_some_and(|death| death.overflow || !overflow)
+            model.jobs[&number].dead().is_some_and(|death| death.overflow || !overflow)
         };
         let (mut ids, mut skipped, mut has_more, mut cutoff) =
             (Vec::new(), Vec::new(), false, newest);
@@ -224,9 +190,7 @@ impl Model {
                 skipped.push((id, SkipReason::JobNotFound));
                 continue;
             };
-            let holder = self.jobs[&number]
-                .key
-                .and_then(|key| self.keys.get(&(to, key)));
+            let holder = self.jobs[&number].key.and_then(|key| self.keys.get(&(to, key)));
             if to != queue && self.find(to, id).is_some() {
                 skipped.push((id, SkipReason::IdTaken));
             } else if holder.is_some_and(|holder| holder.job != number && holder.free_at.is_none())
@@ -239,12 +203,7 @@ impl Model {
                 }
             }
         }
-        Answer::Requeued {
-            ids,
-            skipped,
-            has_more,
-            cutoff,
-        }
+        Answer::Requeued { ids, skipped, has_more, cutoff }
     }
 
     pub(super) fn revive(&mut self, number: usize, from: usize, to: usize, keep: bool) {
@@ -294,10 +253,6 @@ impl Model {
             dead.push(self.jobs[&number].id);
             self.bury(number, DeadReason::Expired);
         }
-        Answer::Swept {
-            promoted,
-            expired,
-            dead,
-        }
+        Answer::Swept { promoted, expired, dead }
     }
 }

@@ -9,12 +9,10 @@ use crate::steps::{Op, name};
 use redrive::{
     domain::{
         failure::Failure,
-        job::{Attempt, DeadReason, Delivery, Next, Progress, State},
-        lease::Lease,
+        job::{Attempt, DeadReason, Delivery, Progress, State},
         settings::Settings,
         store_clock::{Reading, StoreClock},
         time::Timestamp,
-        verdict::{Chance, Ending, Leased, judge},
     },
     env::{Clock, ManualClock},
     store::{Acked, Extended, IdleReason, LeaseLost, Refused, SkipReason, Totals},
@@ -92,9 +90,7 @@ impl Job {
     }
 
     fn is_overdue(&self, now: Timestamp) -> bool {
-        self.progress
-            .deadline(self.expires_at)
-            .is_some_and(|at| at <= now)
+        self.progress.deadline(self.expires_at).is_some_and(|at| at <= now)
     }
 }
 
@@ -194,31 +190,18 @@ impl Model {
             Op::Enqueue(jobs) => {
                 Answer::Enqueued(jobs.iter().map(|job| self.enqueue(job)).collect())
             }
-            Op::Claim {
-                shares,
-                max_jobs,
-                request,
-            } => self.claim(shares, *max_jobs, *request),
+            Op::Claim { shares, max_jobs, request } => self.claim(shares, *max_jobs, *request),
             Op::Ack(lease) => Answer::Acked(self.ack(*lease)),
-            Op::Nack {
-                lease,
-                ending,
-                checkpoint,
-            } => Answer::Nacked(Box::new(self.nack(*lease, ending, checkpoint))),
-            Op::Extend {
-                lease,
-                duration,
-                checkpoint,
-            } => Answer::Extended(self.extend(*lease, *duration, checkpoint)),
+            Op::Nack { lease, ending, checkpoint } => {
+                Answer::Nacked(Box::new(self.nack(*lease, ending, checkpoint)))
+            }
+            Op::Extend { lease, duration, checkpoint } => {
+                Answer::Extended(self.extend(*lease, *duration, checkpoint))
+            }
             Op::Unclaim(lease) => self.unclaim(*lease),
-            Op::Requeue {
-                queue,
-                pick,
-                overflow,
-                target,
-                keep_attempts,
-                dry_run,
-            } => self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run),
+            Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
+                self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
+            }
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");
@@ -227,10 +210,8 @@ impl Model {
                 Answer::Nothing
             }
             Op::JumpWall(seconds) => {
-                self.reading.wall_us = self
-                    .reading
-                    .wall_us
-                    .saturating_add_signed(seconds * 1_000_000);
+                self.reading.wall_us =
+                    self.reading.wall_us.saturating_add_signed(seconds * 1_000_000);
                 Answer::Nothing
             }
             Op::Reopen { reboot } => {
@@ -261,10 +242,7 @@ impl Model {
     }
 
     fn count(&self, queue: usize, which: impl Fn(&Job) -> bool) -> usize {
-        self.jobs
-            .values()
-            .filter(|job| job.queue == queue && which(job))
-            .count()
+        self.jobs.values().filter(|job| job.queue == queue && which(job)).count()
     }
 
     /// The dead letters of a queue in their order.
@@ -280,10 +258,6 @@ impl Model {
     }
 
     fn wait(&self, at: Timestamp) -> Place {
-        if at <= self.now {
-            Place::Ready(at)
-        } else {
-            Place::Scheduled(at)
-        }
+        if at <= self.now { Place::Ready(at) } else { Place::Scheduled(at) }
     }
 }

@@ -42,10 +42,8 @@ impl Model {
                 run_at: None,
             });
         }
-        if let Some(job) = holder
-            .map(|holder| holder.job)
-            .or(by_id)
-            .map(|number| &self.jobs[&number])
+        if let Some(job) =
+            holder.map(|holder| holder.job).or(by_id).map(|number| &self.jobs[&number])
         {
             return Ok(Added {
                 id: job.id,
@@ -80,23 +78,13 @@ impl Model {
         self.jobs.insert(number, job);
         self.hold_key(number);
         self.change(new.queue, |totals| totals.enqueued += 1);
-        Ok(Added {
-            id,
-            deduplicated: false,
-            state,
-            run_at: Some(run_at),
-        })
+        Ok(Added { id, deduplicated: false, state, run_at: Some(run_at) })
     }
 
     pub(super) fn hold_key(&mut self, number: usize) {
         let job = &self.jobs[&number];
         if let Some(key) = job.key {
-            let holder = Holder {
-                job: number,
-                id: job.id,
-                body: job.body,
-                free_at: None,
-            };
+            let holder = Holder { job: number, id: job.id, body: job.body, free_at: None };
             self.keys.insert((job.queue, key), holder);
         }
     }
@@ -143,10 +131,8 @@ impl Model {
         for &(queue, _) in shares {
             self.promote(Some(queue));
         }
-        let rounds = shares
-            .iter()
-            .copied()
-            .chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
+        let rounds =
+            shares.iter().copied().chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
         for (queue, most) in rounds {
             let mut given = 0;
             while jobs.len() < max_jobs
@@ -167,19 +153,12 @@ impl Model {
         if jobs.is_empty() {
             idle.extend(shares.iter().map(|(queue, _)| self.idle(*queue)));
         }
-        Answer::Claimed {
-            jobs,
-            again: false,
-            idle,
-            dead,
-        }
+        Answer::Claimed { jobs, again: false, idle, dead }
     }
 
     pub(super) fn first_ready(&self, queue: usize) -> Option<usize> {
-        let ready = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
+        let ready =
+            self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
         ready
             .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.id))
             .map(|(number, _)| *number)
@@ -192,11 +171,7 @@ impl Model {
             return;
         };
         let attempt = job.progress.deliver();
-        let lease = Lease {
-            number: number as u64,
-            delivery: job.progress.deliveries,
-            nonce: 0,
-        };
+        let lease = Lease { number: number as u64, delivery: job.progress.deliveries, nonce: 0 };
         let delivery = Delivery {
             lease,
             attempt,
@@ -207,12 +182,8 @@ impl Model {
             probe: false,
         };
         let ready_at = job.waits_since().unwrap_or_default();
-        job.place = Place::Leased(Box::new(Out {
-            delivery,
-            ready_at,
-            request,
-            checkpoint: String::new(),
-        }));
+        job.place =
+            Place::Leased(Box::new(Out { delivery, ready_at, request, checkpoint: String::new() }));
         self.leases.push((number, lease.delivery));
     }
 
@@ -226,13 +197,6 @@ impl Model {
             .filter(|job| job.queue == queue && job.state() == State::Scheduled)
             .filter_map(Job::waits_since)
             .min();
-        (
-            if due.is_some() {
-                IdleReason::NotDue
-            } else {
-                IdleReason::Empty
-            },
-            due,
-        )
+        (if due.is_some() { IdleReason::NotDue } else { IdleReason::Empty }, due)
     }
 }
