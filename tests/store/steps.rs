@@ -126,7 +126,7 @@ fn durations() -> impl Strategy<Value = Duration> {
 
 fn new_job() -> impl Strategy<Value = New> {
     let delay = prop_oneof![3 => Just(Duration::ZERO), 1 => durations()];
-    let rare = |most: u8| prop::option::weighted(0.3, 0..most);
+    let rare = |most: u8| prop::option::weighted(0.4, 0..most);
     (
         0..QUEUES,
         rare(4),
@@ -158,7 +158,7 @@ fn ending() -> impl Strategy<Value = Ending> {
     prop_oneof![
         4 => Just(failed("Timeout", false, None)),
         1 => Just(failed("Timeout", false, soon)),
-        1 => Just(failed("Timeout", true, None)),
+        4 => Just(failed("Timeout", true, None)),
         1 => Just(failed("ValidationError", false, None)),
         1 => Just(failed("Busy", false, Some(Duration::from_secs(3)))),
         1 => Just(failed("Held", false, None)),
@@ -205,7 +205,7 @@ impl ReferenceStateMachine for Model {
         let always = prop_oneof![
             6 => prop::collection::vec(new_job(), 1..4).prop_map(Op::Enqueue),
             6 => claim,
-            2 => requeue(model.made),
+            4 => requeue(model.made),
             3 => Just(Op::Sweep),
             4 => durations().prop_map(Op::Advance),
             1 => (-7200i64..7200).prop_map(Op::JumpWall),
