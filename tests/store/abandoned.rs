@@ -18,9 +18,7 @@ async fn claim_behind_a_gate<S: Engine>(h: &Harness<S>, claim: Claim, answered: 
     let mut enqueue = Box::pin(h.store().enqueue(h.ask(), vec![job("gate")]));
     assert!(enqueue.as_mut().poll(&mut wake).is_pending());
     let mut claim = Some(Box::pin(h.store().claim(h.ask(), claim)));
-    let polled = claim
-        .as_mut()
-        .map(|claim| claim.as_mut().poll(&mut wake).is_pending());
+    let polled = claim.as_mut().map(|claim| claim.as_mut().poll(&mut wake).is_pending());
     assert_eq!(polled, Some(true));
     if !answered {
         claim = None;

@@ -103,10 +103,7 @@ impl Op {
 /// Small limits, so that they are met; queues that differ; no jitter, so that the model can tell every time.
 fn settings() -> Settings {
     let rule = |error_type: &str, then| {
-        let matcher = Matcher {
-            error_type: Some(Glob::new(error_type)),
-            ..Matcher::default()
-        };
+        let matcher = Matcher { error_type: Some(Glob::new(error_type)), ..Matcher::default() };
         ErrorRule::at(0, matcher, then)
     };
     let mut defaults = QueueSettings::default();
@@ -122,14 +119,8 @@ fn settings() -> Settings {
     let mut c = defaults.clone();
     c.dead_jobs_hold_keys = true;
     // Configured queues are not forgotten.
-    let queues = [a, b, c]
-        .into_iter()
-        .enumerate()
-        .map(|(n, queue)| (name(n), Arc::new(queue)));
-    Settings {
-        defaults: Arc::new(defaults),
-        queues: queues.collect(),
-    }
+    let queues = [a, b, c].into_iter().enumerate().map(|(n, queue)| (name(n), Arc::new(queue)));
+    Settings { defaults: Arc::new(defaults), queues: queues.collect() }
 }
 
 fn durations() -> impl Strategy<Value = Duration> {
@@ -184,33 +175,21 @@ fn ending() -> impl Strategy<Value = Ending> {
 }
 
 fn requeue(made: usize) -> impl Strategy<Value = Op> {
-    let id = prop_oneof![
-        (0..4u8).prop_map(Id::Own),
-        (0..made.max(1)).prop_map(Id::Made)
-    ];
+    let id = prop_oneof![(0..4u8).prop_map(Id::Own), (0..made.max(1)).prop_map(Id::Made)];
     let pick = prop_oneof![
         1 => prop::collection::vec(id, 1..4).prop_map(Pick::Ids),
         2 => (0usize..4, 0u64..3).prop_map(|(limit, back)| Pick::Oldest { limit, back }),
     ];
     let unlikely = || prop::bool::weighted(0.2);
-    (
-        0..QUEUES,
-        pick,
-        unlikely(),
-        prop::option::weighted(0.4, 0..QUEUES),
-        unlikely(),
-        unlikely(),
-    )
-        .prop_map(
-            |(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
-                queue,
-                pick,
-                overflow,
-                target,
-                keep_attempts,
-                dry_run,
-            },
-        )
+    (0..QUEUES, pick, unlikely(), prop::option::weighted(0.4, 0..QUEUES), unlikely(), unlikely())
+        .prop_map(|(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
+            queue,
+            pick,
+            overflow,
+            target,
+            keep_attempts,
+            dry_run,
+        })
 }
 
 impl ReferenceStateMachine for Model {
@@ -222,29 +201,15 @@ impl ReferenceStateMachine for Model {
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Op> {
-        let shares = Just((0..QUEUES).collect::<Vec<_>>())
-            .prop_shuffle()
-            .prop_flat_map(|queues| {
-                (
-                    Just(queues),
-                    1..=QUEUES,
-                    prop::collection::vec(0usize..3, QUEUES),
-                )
-                    .prop_map(|(queues, count, firsts)| {
-                        queues
-                            .into_iter()
-                            .zip(firsts)
-                            .take(count)
-                            .collect::<Vec<_>>()
-                    })
-            });
-        let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2)).prop_map(
-            |(shares, max_jobs, request)| Op::Claim {
-                shares,
-                max_jobs,
-                request,
-            },
-        );
+        let shares = Just((0..QUEUES).collect::<Vec<_>>()).prop_shuffle().prop_flat_map(|queues| {
+            (Just(queues), 1..=QUEUES, prop::collection::vec(0usize..3, QUEUES)).prop_map(
+                |(queues, count, firsts)| {
+                    queues.into_iter().zip(firsts).take(count).collect::<Vec<_>>()
+                },
+            )
+        });
+        let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2))
+            .prop_map(|(shares, max_jobs, request)| Op::Claim { shares, max_jobs, request });
         let always = prop_oneof![
             6 => prop::collection::vec(new_job(), 1..4).prop_map(Op::Enqueue),
             6 => claim,
@@ -258,11 +223,8 @@ impl ReferenceStateMachine for Model {
         if all.is_empty() {
             return always.boxed();
         }
-        let mut likely: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|lease| model.opens(*lease).is_some())
-            .collect();
+        let mut likely: Vec<usize> =
+            all.iter().copied().filter(|lease| model.opens(*lease).is_some()).collect();
         if likely.is_empty() {
             likely.clone_from(&all);
         }
@@ -309,11 +271,9 @@ impl<S: Engine> Real<S> {
         match id {
             Id::Own(id) => own(id),
             // The model may name a job that was never made; then nobody has its id.
-            Id::Made(number) => self
-                .ids
-                .get(number)
-                .cloned()
-                .unwrap_or_else(|| JobId::parse("nobody")),
+            Id::Made(number) => {
+                self.ids.get(number).cloned().unwrap_or_else(|| JobId::parse("nobody"))
+            }
         }
     }
 
@@ -324,10 +284,9 @@ impl<S: Engine> Real<S> {
         job.body = redrive::domain::job::Body::Data(vec![new.body].into());
         job.priority = new.priority;
         job.start = redrive::domain::job::Start::After(new.delay);
-        job.expiry = new.expires.map_or(
-            redrive::domain::job::Expiry::Never,
-            redrive::domain::job::Expiry::After,
-        );
+        job.expiry = new
+            .expires
+            .map_or(redrive::domain::job::Expiry::Never, redrive::domain::job::Expiry::After);
         job
     }
 
@@ -355,66 +314,26 @@ impl<S: Engine> Real<S> {
                     }
                 }
             }
-            (
-                Op::Claim {
-                    shares,
-                    max_jobs,
-                    request,
-                },
-                Answer::Claimed { .. },
-            ) => {
-                let names: Vec<_> = shares
-                    .iter()
-                    .map(|(queue, first)| (name(*queue), *first))
-                    .collect();
-                let names: Vec<_> = names
-                    .iter()
-                    .map(|(queue, first)| (queue.as_str(), *first))
-                    .collect();
-                let request_id = request
-                    .map(|request| format!("request-{request}"))
-                    .unwrap_or_default();
-                self.claim(
-                    model,
-                    Claim {
-                        request_id,
-                        ..claim_shares(&names, max_jobs)
-                    },
-                )
-                .await;
+            (Op::Claim { shares, max_jobs, request }, Answer::Claimed { .. }) => {
+                let names: Vec<_> =
+                    shares.iter().map(|(queue, first)| (name(*queue), *first)).collect();
+                let names: Vec<_> =
+                    names.iter().map(|(queue, first)| (queue.as_str(), *first)).collect();
+                let request_id =
+                    request.map(|request| format!("request-{request}")).unwrap_or_default();
+                self.claim(model, Claim { request_id, ..claim_shares(&names, max_jobs) }).await;
             }
             (Op::Ack(lease), Answer::Acked(expected)) => {
                 assert_eq!(self.h.ack(self.leases[lease]).await, *expected);
             }
-            (
-                Op::Nack {
-                    lease,
-                    ending,
-                    checkpoint,
-                },
-                Answer::Nacked(expected),
-            ) => {
+            (Op::Nack { lease, ending, checkpoint }, Answer::Nacked(expected)) => {
                 let lease = self.leases[lease];
-                let expected = (**expected)
-                    .clone()
-                    .map(|attempt| Attempt { lease, ..attempt });
-                assert_eq!(
-                    self.h.nack_saving(lease, ending, &checkpoint).await,
-                    expected
-                );
+                let expected = (**expected).clone().map(|attempt| Attempt { lease, ..attempt });
+                assert_eq!(self.h.nack_saving(lease, ending, &checkpoint).await, expected);
             }
-            (
-                Op::Extend {
-                    lease,
-                    duration,
-                    checkpoint,
-                },
-                Answer::Extended(expected),
-            ) => {
+            (Op::Extend { lease, duration, checkpoint }, Answer::Extended(expected)) => {
                 assert_eq!(
-                    self.h
-                        .extend(self.leases[lease], duration, &checkpoint)
-                        .await,
+                    self.h.extend(self.leases[lease], duration, &checkpoint).await,
                     *expected
                 );
             }
@@ -422,17 +341,7 @@ impl<S: Engine> Real<S> {
                 let answer = self.h.store().unclaim(vec![self.leases[lease]]).await;
                 answer.expect("the store is well");
             }
-            (
-                Op::Requeue {
-                    queue,
-                    pick,
-                    overflow,
-                    target,
-                    keep_attempts,
-                    dry_run,
-                },
-                expected,
-            ) => {
+            (Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run }, expected) => {
                 let requeue = Requeue {
                     target: target.map(name),
                     keep_attempts,
@@ -441,29 +350,15 @@ impl<S: Engine> Real<S> {
                 };
                 self.requeue(requeue, expected).await;
             }
-            (
-                Op::Sweep,
-                Answer::Swept {
-                    promoted,
-                    expired,
-                    dead,
-                },
-            ) => {
+            (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
                 let swept = self.h.sweep().await;
                 assert_eq!(swept.promoted, *promoted);
                 let ids = |ids: &[Id]| ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>();
                 assert_eq!(
-                    swept
-                        .expired
-                        .iter()
-                        .map(|e| e.id.clone())
-                        .collect::<Vec<_>>(),
+                    swept.expired.iter().map(|e| e.id.clone()).collect::<Vec<_>>(),
                     ids(expired)
                 );
-                assert_eq!(
-                    swept.dead.iter().map(|d| d.id.clone()).collect::<Vec<_>>(),
-                    ids(dead)
-                );
+                assert_eq!(swept.dead.iter().map(|d| d.id.clone()).collect::<Vec<_>>(), ids(dead));
             }
             (Op::Advance(by), _) => {
                 self.h.advance(by);
@@ -483,37 +378,20 @@ impl<S: Engine> Real<S> {
     }
 
     async fn claim(&mut self, model: &Model, claim: Claim) {
-        let Answer::Claimed {
-            jobs,
-            again,
-            idle,
-            dead,
-        } = &model.answer
-        else {
+        let Answer::Claimed { jobs, again, idle, dead } = &model.answer else {
             return;
         };
         let mut claimed = self.h.try_claim(claim).await;
         if *again {
             // In which order they are handed out again is nobody's promise.
-            claimed
-                .jobs
-                .sort_by_key(|delivered| delivered.delivery.lease.number);
+            claimed.jobs.sort_by_key(|delivered| delivered.delivery.lease.number);
         }
-        let got: Vec<_> = claimed
-            .jobs
-            .iter()
-            .map(|delivered| delivered.spec.id.clone())
-            .collect();
-        let expected: Vec<_> = jobs
-            .iter()
-            .map(|number| self.ids[*number].clone())
-            .collect();
+        let got: Vec<_> = claimed.jobs.iter().map(|delivered| delivered.spec.id.clone()).collect();
+        let expected: Vec<_> = jobs.iter().map(|number| self.ids[*number].clone()).collect();
         assert_eq!(got, expected);
         for (delivered, number) in claimed.jobs.iter().zip(jobs) {
             let job = &model.jobs[number];
-            let Place::Leased(out) = &job.place else {
-                unreachable!("it was claimed")
-            };
+            let Place::Leased(out) = &job.place else { unreachable!("it was claimed") };
             let lease = delivered.delivery.lease;
             let mut expected = out.delivery.clone();
             assert_eq!(lease.delivery, expected.lease.delivery);
@@ -527,17 +405,9 @@ impl<S: Engine> Real<S> {
                 self.leases.push(lease);
             }
         }
-        let reasons: Vec<_> = claimed
-            .idle
-            .iter()
-            .map(|idle| (idle.reason, idle.until))
-            .collect();
+        let reasons: Vec<_> = claimed.idle.iter().map(|idle| (idle.reason, idle.until)).collect();
         assert_eq!(reasons, *idle);
-        let died: Vec<_> = claimed
-            .dead
-            .iter()
-            .map(|notice| notice.id.clone())
-            .collect();
+        let died: Vec<_> = claimed.dead.iter().map(|notice| notice.id.clone()).collect();
         assert_eq!(died, dead.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
     }
 
@@ -549,41 +419,22 @@ impl<S: Engine> Real<S> {
                     Answer::Requeued { cutoff, .. } => Some(*cutoff),
                     _ => None,
                 };
-                Which::Oldest {
-                    limit: *limit,
-                    cutoff,
-                }
+                Which::Oldest { limit: *limit, cutoff }
             }
         };
-        let part = format!(
-            "dlq:{}{}",
-            if overflow { "overflow:" } else { "" },
-            name(queue)
-        );
+        let part = format!("dlq:{}{}", if overflow { "overflow:" } else { "" }, name(queue));
         requeue_of(&part, which)
     }
 
     async fn requeue(&self, requeue: Requeue, expected: &Answer) {
         let done = self.h.requeue(requeue).await;
-        let Answer::Requeued {
-            ids,
-            skipped,
-            has_more,
-            cutoff,
-        } = expected
-        else {
+        let Answer::Requeued { ids, skipped, has_more, cutoff } = expected else {
             assert_eq!(done, Err(RequeueRefused::NoSuchQueue));
             return;
         };
         let done = done.expect("the queue is there");
-        assert_eq!(
-            done.ids,
-            ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>()
-        );
-        let expected: Vec<_> = skipped
-            .iter()
-            .map(|(id, reason)| (self.id(*id), *reason))
-            .collect();
+        assert_eq!(done.ids, ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
+        let expected: Vec<_> = skipped.iter().map(|(id, reason)| (self.id(*id), *reason)).collect();
         assert_eq!(done.skipped, expected);
         assert_eq!((done.has_more, done.cutoff), (*has_more, *cutoff));
     }
@@ -604,10 +455,7 @@ impl<S: Engine> Real<S> {
                     .count() as u64
             };
             let d = view.depths;
-            assert_eq!(
-                [d.ready, d.scheduled],
-                [count(State::Ready), count(State::Scheduled)]
-            );
+            assert_eq!([d.ready, d.scheduled], [count(State::Ready), count(State::Scheduled)]);
             assert_eq!(
                 [d.leased, d.dead, d.completed],
                 [count(State::Leased), count(State::Dead), 0]
@@ -616,10 +464,7 @@ impl<S: Engine> Real<S> {
                 .jobs
                 .values()
                 .filter(|job| job.queue == *number && job.state() == State::Ready);
-            assert_eq!(
-                view.oldest_ready_at,
-                ready.filter_map(|job| job.waits_since()).min()
-            );
+            assert_eq!(view.oldest_ready_at, ready.filter_map(|job| job.waits_since()).min());
             let dead = self.h.dead(view.name.as_str()).await;
             let dead: Vec<_> = dead.iter().map(|view| view.spec.id.clone()).collect();
             assert_eq!(
@@ -642,25 +487,15 @@ impl<S: Engine> Real<S> {
     }
 
     async fn compare_job(&self, number: usize, job: &crate::model::Job) {
-        let views = self
-            .h
-            .store()
-            .job(self.ids[number].clone(), Some(name(job.queue)))
-            .await;
+        let views = self.h.store().job(self.ids[number].clone(), Some(name(job.queue))).await;
         let views = views.expect("the store is well");
         assert_eq!(views.len(), 1);
         let view = &views[0];
-        assert_eq!(
-            (view.state, view.ready_at),
-            (job.state(), job.waits_since())
-        );
+        assert_eq!((view.state, view.ready_at), (job.state(), job.waits_since()));
         assert_eq!(view.progress, job.progress);
         assert_eq!(view.attempts.len() as u32, job.progress.recorded.min(50));
         assert_eq!(view.last_failure, job.last_failure);
-        let death = view
-            .death
-            .as_ref()
-            .map(|d| (d.number, d.reason, d.overflow, d.died_at));
+        let death = view.death.as_ref().map(|d| (d.number, d.reason, d.overflow, d.died_at));
         let expected = match job.place {
             Place::Dead(d) => Some((d.number, d.reason, d.overflow, d.died_at)),
             _ => None,
@@ -677,12 +512,7 @@ impl<S: Engine> StateMachineTest for Machine<S> {
     fn init_test(_: &Model) -> Real<S> {
         let mut h = Harness::new();
         h.settings = settings();
-        Real {
-            runtime: runtime(),
-            h,
-            ids: Vec::new(),
-            leases: Vec::new(),
-        }
+        Real { runtime: runtime(), h, ids: Vec::new(), leases: Vec::new() }
     }
 
     fn apply(mut real: Real<S>, model: &Model, op: Op) -> Real<S> {

@@ -89,9 +89,7 @@ impl Job {
     }
 
     fn is_overdue(&self, now: Timestamp) -> bool {
-        self.progress
-            .deadline(self.expires_at)
-            .is_some_and(|at| at <= now)
+        self.progress.deadline(self.expires_at).is_some_and(|at| at <= now)
     }
 }
 
@@ -184,31 +182,18 @@ impl Model {
             Op::Enqueue(jobs) => {
                 Answer::Enqueued(jobs.iter().map(|job| self.enqueue(job)).collect())
             }
-            Op::Claim {
-                shares,
-                max_jobs,
-                request,
-            } => self.claim(shares, *max_jobs, *request),
+            Op::Claim { shares, max_jobs, request } => self.claim(shares, *max_jobs, *request),
             Op::Ack(lease) => Answer::Acked(self.ack(*lease)),
-            Op::Nack {
-                lease,
-                ending,
-                checkpoint,
-            } => Answer::Nacked(Box::new(self.nack(*lease, ending, checkpoint))),
-            Op::Extend {
-                lease,
-                duration,
-                checkpoint,
-            } => Answer::Extended(self.extend(*lease, *duration, checkpoint)),
+            Op::Nack { lease, ending, checkpoint } => {
+                Answer::Nacked(Box::new(self.nack(*lease, ending, checkpoint)))
+            }
+            Op::Extend { lease, duration, checkpoint } => {
+                Answer::Extended(self.extend(*lease, *duration, checkpoint))
+            }
             Op::Unclaim(lease) => self.unclaim(*lease),
-            Op::Requeue {
-                queue,
-                pick,
-                overflow,
-                target,
-                keep_attempts,
-                dry_run,
-            } => self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run),
+            Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
+                self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
+            }
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");
@@ -217,10 +202,8 @@ impl Model {
                 Answer::Nothing
             }
             Op::JumpWall(seconds) => {
-                self.reading.wall_us = self
-                    .reading
-                    .wall_us
-                    .saturating_add_signed(seconds * 1_000_000);
+                self.reading.wall_us =
+                    self.reading.wall_us.saturating_add_signed(seconds * 1_000_000);
                 Answer::Nothing
             }
             Op::Reopen { reboot } => {
@@ -251,10 +234,7 @@ impl Model {
     }
 
     fn count(&self, queue: usize, which: impl Fn(&Job) -> bool) -> usize {
-        self.jobs
-            .values()
-            .filter(|job| job.queue == queue && which(job))
-            .count()
+        self.jobs.values().filter(|job| job.queue == queue && which(job)).count()
     }
 
     /// The dead letters of a queue in their order.
@@ -270,11 +250,7 @@ impl Model {
     }
 
     fn wait(&self, at: Timestamp) -> Place {
-        if at <= self.now {
-            Place::Ready(at)
-        } else {
-            Place::Scheduled(at)
-        }
+        if at <= self.now { Place::Ready(at) } else { Place::Scheduled(at) }
     }
 
     // ---- enqueue ----
@@ -307,10 +283,8 @@ impl Model {
                 run_at: None,
             });
         }
-        if let Some(job) = holder
-            .map(|holder| holder.job)
-            .or(by_id)
-            .map(|number| &self.jobs[&number])
+        if let Some(job) =
+            holder.map(|holder| holder.job).or(by_id).map(|number| &self.jobs[&number])
         {
             return Ok(Added {
                 id: job.id,
@@ -345,23 +319,13 @@ impl Model {
         self.jobs.insert(number, job);
         self.hold_key(number);
         self.change(new.queue, |totals| totals.enqueued += 1);
-        Ok(Added {
-            id,
-            deduplicated: false,
-            state,
-            run_at: Some(run_at),
-        })
+        Ok(Added { id, deduplicated: false, state, run_at: Some(run_at) })
     }
 
     fn hold_key(&mut self, number: usize) {
         let job = &self.jobs[&number];
         if let Some(key) = job.key {
-            let holder = Holder {
-                job: number,
-                id: job.id,
-                body: job.body,
-                free_at: None,
-            };
+            let holder = Holder { job: number, id: job.id, body: job.body, free_at: None };
             self.keys.insert((job.queue, key), holder);
         }
     }
@@ -403,10 +367,8 @@ impl Model {
         for &(queue, _) in shares {
             self.promote(Some(queue));
         }
-        let rounds = shares
-            .iter()
-            .copied()
-            .chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
+        let rounds =
+            shares.iter().copied().chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
         for (queue, most) in rounds {
             let mut given = 0;
             while jobs.len() < max_jobs
@@ -427,19 +389,12 @@ impl Model {
         if jobs.is_empty() {
             idle.extend(shares.iter().map(|(queue, _)| self.idle(*queue)));
         }
-        Answer::Claimed {
-            jobs,
-            again: false,
-            idle,
-            dead,
-        }
+        Answer::Claimed { jobs, again: false, idle, dead }
     }
 
     fn first_ready(&self, queue: usize) -> Option<usize> {
-        let ready = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
+        let ready =
+            self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
         ready
             .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.id))
             .map(|(number, _)| *number)
@@ -452,11 +407,7 @@ impl Model {
             return;
         };
         let attempt = job.progress.deliver();
-        let lease = Lease {
-            number: number as u64,
-            delivery: job.progress.deliveries,
-            nonce: 0,
-        };
+        let lease = Lease { number: number as u64, delivery: job.progress.deliveries, nonce: 0 };
         let delivery = Delivery {
             lease,
             attempt,
@@ -467,12 +418,8 @@ impl Model {
             probe: false,
         };
         let ready_at = job.waits_since().unwrap_or_default();
-        job.place = Place::Leased(Box::new(Out {
-            delivery,
-            ready_at,
-            request,
-            checkpoint: String::new(),
-        }));
+        job.place =
+            Place::Leased(Box::new(Out { delivery, ready_at, request, checkpoint: String::new() }));
         self.leases.push((number, lease.delivery));
     }
 
@@ -486,14 +433,7 @@ impl Model {
             .filter(|job| job.queue == queue && job.state() == State::Scheduled)
             .filter_map(Job::waits_since)
             .min();
-        (
-            if due.is_some() {
-                IdleReason::NotDue
-            } else {
-                IdleReason::Empty
-            },
-            due,
-        )
+        (if due.is_some() { IdleReason::NotDue } else { IdleReason::Empty }, due)
     }
 
     // ---- settle ----
@@ -509,18 +449,12 @@ impl Model {
     fn ack(&mut self, lease: usize) -> Result<Acked, LeaseLost> {
         let Some(number) = self.opens(lease) else {
             let gone = !self.jobs.contains_key(&self.leases[lease].0);
-            return if gone {
-                Ok(Acked { already_gone: true })
-            } else {
-                Err(LeaseLost)
-            };
+            return if gone { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) };
         };
         let Some(job) = self.jobs.remove(&number) else {
             return Err(LeaseLost);
         };
-        let free_at = job
-            .enqueued_at
-            .after(self.settings(job.queue).key_retention);
+        let free_at = job.enqueued_at.after(self.settings(job.queue).key_retention);
         if free_at <= self.now {
             self.drop_key(number);
         }
@@ -533,9 +467,7 @@ impl Model {
             totals.successful_retries += retried;
             totals.retried_finished += retried;
         });
-        Ok(Acked {
-            already_gone: false,
-        })
+        Ok(Acked { already_gone: false })
     }
 
     fn nack(
@@ -549,19 +481,14 @@ impl Model {
         }
         let (number, delivery) = self.leases[lease];
         let job = self.jobs.get(&number).ok_or(LeaseLost)?;
-        let said = job
-            .last_attempt
-            .clone()
-            .filter(|said| said.nacked && said.lease.delivery == delivery);
-        said.filter(|_| job.progress.deliveries == delivery)
-            .ok_or(LeaseLost)
+        let said =
+            job.last_attempt.clone().filter(|said| said.nacked && said.lease.delivery == delivery);
+        said.filter(|_| job.progress.deliveries == delivery).ok_or(LeaseLost)
     }
 
     fn end(&mut self, number: usize, ending: Ending, checkpoint: &str) -> Attempt {
         let job = self.jobs[&number].clone();
-        let Place::Leased(out) = &job.place else {
-            unreachable!("it is out")
-        };
+        let Place::Leased(out) = &job.place else { unreachable!("it is out") };
         let settings = self.settings(job.queue);
         let expired = ending == Ending::Expired;
         let leased = Leased {
@@ -576,15 +503,9 @@ impl Model {
             Next::OldPlace => self.wait(out.ready_at),
             Next::Bury(_) => job.place.clone(),
         };
-        let saved = [checkpoint, &out.checkpoint]
-            .into_iter()
-            .find(|text| !text.is_empty());
+        let saved = [checkpoint, &out.checkpoint].into_iter().find(|text| !text.is_empty());
         let retried = verdict.progress.retries > job.progress.retries;
-        let mut job = Job {
-            place,
-            progress: verdict.progress,
-            ..job
-        };
+        let mut job = Job { place, progress: verdict.progress, ..job };
         if let Some(saved) = saved {
             job.progress.checkpoint = saved.to_owned();
         }
@@ -611,25 +532,17 @@ impl Model {
         let number = self.opens(lease).ok_or(LeaseLost)?;
         let longest = self.settings(self.jobs[&number].queue).max_run_time;
         let now = self.now;
-        let Some(Job {
-            place: Place::Leased(out),
-            ..
-        }) = self.jobs.get_mut(&number)
-        else {
+        let Some(Job { place: Place::Leased(out), .. }) = self.jobs.get_mut(&number) else {
             return Err(LeaseLost);
         };
         let asked = now.after(duration.unwrap_or(out.delivery.duration));
         let delivery = &mut out.delivery;
-        delivery.expires_at = delivery
-            .expires_at
-            .max(asked.min(delivery.started_at.after(longest)));
+        delivery.expires_at =
+            delivery.expires_at.max(asked.min(delivery.started_at.after(longest)));
         if !checkpoint.is_empty() {
             out.checkpoint = checkpoint.to_owned();
         }
-        Ok(Extended {
-            expires_at: delivery.expires_at,
-            cancel_requested: false,
-        })
+        Ok(Extended { expires_at: delivery.expires_at, cancel_requested: false })
     }
 
     fn unclaim(&mut self, lease: usize) -> Answer {
@@ -654,12 +567,7 @@ impl Model {
         }
         let state = self.queues.entry(queue).or_default();
         state.deaths += 1;
-        let death = Death {
-            number: state.deaths,
-            reason,
-            overflow,
-            died_at: self.now,
-        };
+        let death = Death { number: state.deaths, reason, overflow, died_at: self.now };
         if let Some(job) = self.jobs.get_mut(&number) {
             state.totals.dead_lettered += 1;
             state.totals.retried_finished += u64::from(job.progress.retries > 0);
@@ -684,9 +592,7 @@ impl Model {
             self.queues.entry(to).or_default();
         }
         let part = |model: &Self, number: usize| {
-            model.jobs[&number]
-                .dead()
-                .is_some_and(|death| death.overflow || !overflow)
+            model.jobs[&number].dead().is_some_and(|death| death.overflow || !overflow)
         };
         let (mut ids, mut skipped, mut has_more, mut cutoff) =
             (Vec::new(), Vec::new(), false, newest);
@@ -708,9 +614,7 @@ impl Model {
                 skipped.push((id, SkipReason::JobNotFound));
                 continue;
             };
-            let holder = self.jobs[&number]
-                .key
-                .and_then(|key| self.keys.get(&(to, key)));
+            let holder = self.jobs[&number].key.and_then(|key| self.keys.get(&(to, key)));
             if to != queue && self.find(to, id).is_some() {
                 skipped.push((id, SkipReason::IdTaken));
             } else if holder.is_some_and(|holder| holder.job != number && holder.free_at.is_none())
@@ -723,12 +627,7 @@ impl Model {
                 }
             }
         }
-        Answer::Requeued {
-            ids,
-            skipped,
-            has_more,
-            cutoff,
-        }
+        Answer::Requeued { ids, skipped, has_more, cutoff }
     }
 
     fn revive(&mut self, number: usize, from: usize, to: usize, keep: bool) {
@@ -778,10 +677,6 @@ impl Model {
             dead.push(self.jobs[&number].id);
             self.bury(number, DeadReason::Expired);
         }
-        Answer::Swept {
-            promoted,
-            expired,
-            dead,
-        }
+        Answer::Swept { promoted, expired, dead }
     }
 }
