@@ -6,7 +6,7 @@ use crate::{
 };
 use redrive::{
     domain::job::Progress,
-    store::{ABANDONED_CLAIM_KEPT, Claim, Store},
+    store::{ABANDONED_CLAIM_KEPT, Claim},
 };
 use std::task::{Context, Waker};
 

@@ -26,7 +26,7 @@ async fn flip(h: &mut Harness<Embedded>, table: &str, column: &str, at: isize) {
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .expect("a row");
-    let at = if at < 0 { bytes.len().strict_add_signed(at) } else { at.unsigned_abs() };
+    let at = if at < 0 { bytes.len() - at.unsigned_abs() } else { at.unsigned_abs() };
     bytes[at] ^= 0x01;
     let value = match kind.as_str() {
         "text" => rusqlite::types::Value::Text(String::from_utf8(bytes).expect("still text")),

@@ -141,7 +141,8 @@ store_test! {
         h.enqueue(job("q").key("k").body("other")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();
-        assert_eq!(h.requeue(requeue_of("q", oldest(1))).await.unwrap().ids, [id.clone()]);
+        let done = h.requeue(requeue_of("q", oldest(1))).await.unwrap();
+        assert_eq!(done.ids, std::slice::from_ref(&id));
         assert_eq!(h.try_enqueue(job("q").key("k")).await.unwrap().id, id);
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();

@@ -8,7 +8,7 @@ fn told(entries: &[(&str, usize)]) -> Vec<(String, usize)> {
 }
 
 store_test! {
-    async fn jobs_that_become_available_are_counted_per_queue(h) {
+    async fn jobs_that_become_available_are_told_per_queue(h) {
         h.enqueue_all(vec![job("a"), job("b"), job("a"), job("a").delay(HOUR)]).await;
         let mut available = h.told.take_available();
         available.sort();
@@ -48,12 +48,14 @@ store_test! {
 }
 
 store_test! {
-    async fn jobs_that_were_there_before_need_no_telling(h) {
+    async fn a_queue_tells_of_all_that_it_could_hand_out(h) {
         h.enqueue(job("q")).await;
-        h.told.take_available();
-        assert!(h.try_enqueue(job("q").id("x")).await.is_ok());
+        h.enqueue(job("q").id("x")).await;
+        assert_eq!(h.told.take_available(), told(&[("q", 1), ("q", 2)]));
         assert!(h.try_enqueue(job("q").id("x")).await.unwrap().deduplicated);
-        assert_eq!(h.told.take_available(), told(&[("q", 1)]));
+        let lease = h.claim("q").await.delivery.lease;
+        h.ack(lease).await.unwrap();
+        assert_eq!(h.told.take_available(), [], "nothing has become available");
     }
 }
 

@@ -5,251 +5,20 @@
 use crate::{
     builders::{self, claim_shares, requeue_of},
     harness::{Engine, Harness, runtime},
-    model::{Answer, Id, Model, Place},
+    model::{Answer, Id, Job, Model, Place},
+    steps::{New, Op, Pick, name, settings},
 };
-use proptest::{prelude::*, sample::select};
-use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
+use proptest::prelude::*;
+use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use redrive::{
     domain::{
-        failure::Failure,
-        glob::Glob,
-        ids::{JobId, QueueName},
-        job::{Attempt, NewJob, State},
+        ids::JobId,
+        job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
-        policy::Jitter,
-        rules::{ErrorRule, Matcher, Then},
-        settings::{QueueSettings, Settings},
-        verdict::Ending,
     },
-    store::{Claim, Requeue, RequeueRefused, Store, Which, embedded::Embedded},
+    store::{Claim, Requeue, RequeueRefused, Which, embedded::Embedded},
 };
-use std::{marker::PhantomData, sync::Arc, time::Duration};
-
-const START: Duration = Duration::from_secs(1_000_000_000);
-const QUEUES: usize = 3;
-
-pub(crate) fn name(queue: usize) -> QueueName {
-    builders::queue(["a", "b", "c"][queue])
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct New {
-    pub(crate) queue: usize,
-    pub(crate) id: Option<u8>,
-    pub(crate) key: Option<u8>,
-    pub(crate) body: u8,
-    pub(crate) priority: i8,
-    pub(crate) delay: Duration,
-    pub(crate) expires: Option<Duration>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Pick {
-    Ids(Vec<Id>),
-    /// `back`: so many deaths before the newest is the cutoff.
-    Oldest {
-        limit: usize,
-        back: u64,
-    },
-}
-
-/// One step. Leases are named by the order in which they were given out.
-#[derive(Clone, Debug)]
-pub(crate) enum Op {
-    Enqueue(Vec<New>),
-    Claim {
-        shares: Vec<(usize, usize)>,
-        max_jobs: usize,
-        request: Option<u8>,
-    },
-    Ack(usize),
-    Nack {
-        lease: usize,
-        ending: Ending,
-        checkpoint: String,
-    },
-    Extend {
-        lease: usize,
-        duration: Option<Duration>,
-        checkpoint: String,
-    },
-    Unclaim(usize),
-    Requeue {
-        queue: usize,
-        pick: Pick,
-        overflow: bool,
-        target: Option<usize>,
-        keep_attempts: bool,
-        dry_run: bool,
-    },
-    Sweep,
-    Advance(Duration),
-    JumpWall(i64),
-    Reopen {
-        reboot: bool,
-    },
-}
-
-impl Op {
-    fn lease(&self) -> Option<usize> {
-        match self {
-            Self::Ack(lease) | Self::Unclaim(lease) => Some(*lease),
-            Self::Nack { lease, .. } | Self::Extend { lease, .. } => Some(*lease),
-            _ => None,
-        }
-    }
-}
-
-/// Small limits, so that they are met; queues that differ; no jitter, so that the model can tell every time.
-fn settings() -> Settings {
-    let rule = |error_type: &str, then| {
-        let matcher = Matcher { error_type: Some(Glob::new(error_type)), ..Matcher::default() };
-        ErrorRule::at(0, matcher, then)
-    };
-    let mut defaults = QueueSettings::default();
-    defaults.policy.jitter = Jitter::None;
-    defaults.policy.max_retries = 2;
-    defaults.rules = vec![rule("Busy", Then::Release), rule("Held", Then::Hold)];
-    defaults.dead_letters.max_entries = 3;
-    defaults.max_run_time = Duration::from_secs(600);
-    let a = defaults.clone();
-    let mut b = defaults.clone();
-    b.max_depth = Some(6);
-    b.policy.base_delay = Duration::ZERO;
-    let mut c = defaults.clone();
-    c.dead_jobs_hold_keys = true;
-    // Configured queues are not forgotten.
-    let queues = [a, b, c].into_iter().enumerate().map(|(n, queue)| (name(n), Arc::new(queue)));
-    Settings { defaults: Arc::new(defaults), queues: queues.collect() }
-}
-
-fn durations() -> impl Strategy<Value = Duration> {
-    prop_oneof![
-        2 => (0u64..50).prop_map(Duration::from_millis),
-        4 => (1u64..40).prop_map(Duration::from_secs),
-        2 => (1u64..120).prop_map(Duration::from_secs),
-        1 => (1u64..30).prop_map(|hours| Duration::from_secs(hours * 1_800)),
-    ]
-}
-
-fn new_job() -> impl Strategy<Value = New> {
-    let delay = prop_oneof![3 => Just(Duration::ZERO), 1 => durations()];
-    let rare = |most: u8| prop::option::weighted(0.3, 0..most);
-    (
-        0..QUEUES,
-        rare(4),
-        rare(3),
-        prop::bool::weighted(0.15),
-        -1i8..=1,
-        delay,
-        prop::option::weighted(0.25, durations()),
-    )
-        .prop_map(|(queue, id, key, other, priority, delay, expires)| New {
-            queue,
-            id,
-            key,
-            body: u8::from(other),
-            priority,
-            delay,
-            expires,
-        })
-}
-
-fn ending() -> impl Strategy<Value = Ending> {
-    let failed = |error_type: &'static str, permanent, retry_after| Ending::Failed {
-        failure: Failure::new(error_type, "no"),
-        permanent,
-        retry_after,
-    };
-    // Longer ones are stretched by chance.
-    let soon = Some(Duration::from_millis(0));
-    prop_oneof![
-        4 => Just(failed("Timeout", false, None)),
-        1 => Just(failed("Timeout", false, soon)),
-        1 => Just(failed("Timeout", true, None)),
-        1 => Just(failed("ValidationError", false, None)),
-        1 => Just(failed("Busy", false, Some(Duration::from_secs(3)))),
-        1 => Just(failed("Held", false, None)),
-        2 => prop::option::of(durations()).prop_map(|retry_after| Ending::Released { retry_after }),
-    ]
-}
-
-fn requeue(made: usize) -> impl Strategy<Value = Op> {
-    let id = prop_oneof![(0..4u8).prop_map(Id::Own), (0..made.max(1)).prop_map(Id::Made)];
-    let pick = prop_oneof![
-        1 => prop::collection::vec(id, 1..4).prop_map(Pick::Ids),
-        2 => (0usize..4, 0u64..3).prop_map(|(limit, back)| Pick::Oldest { limit, back }),
-    ];
-    let unlikely = || prop::bool::weighted(0.2);
-    (0..QUEUES, pick, unlikely(), prop::option::weighted(0.4, 0..QUEUES), unlikely(), unlikely())
-        .prop_map(|(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
-            queue,
-            pick,
-            overflow,
-            target,
-            keep_attempts,
-            dry_run,
-        })
-}
-
-impl ReferenceStateMachine for Model {
-    type State = Model;
-    type Transition = Op;
-
-    fn init_state() -> BoxedStrategy<Model> {
-        Just(Model::new(START, Arc::new(settings()))).boxed()
-    }
-
-    fn transitions(model: &Model) -> BoxedStrategy<Op> {
-        let shares = Just((0..QUEUES).collect::<Vec<_>>()).prop_shuffle().prop_flat_map(|queues| {
-            (Just(queues), 1..=QUEUES, prop::collection::vec(0usize..3, QUEUES)).prop_map(
-                |(queues, count, firsts)| {
-                    queues.into_iter().zip(firsts).take(count).collect::<Vec<_>>()
-                },
-            )
-        });
-        let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2))
-            .prop_map(|(shares, max_jobs, request)| Op::Claim { shares, max_jobs, request });
-        let always = prop_oneof![
-            6 => prop::collection::vec(new_job(), 1..4).prop_map(Op::Enqueue),
-            6 => claim,
-            2 => requeue(model.made),
-            3 => Just(Op::Sweep),
-            4 => durations().prop_map(Op::Advance),
-            1 => (-7200i64..7200).prop_map(Op::JumpWall),
-            1 => prop::bool::weighted(0.3).prop_map(|reboot| Op::Reopen { reboot }),
-        ];
-        let all: Vec<usize> = (0..model.leases.len()).collect();
-        if all.is_empty() {
-            return always.boxed();
-        }
-        let mut likely: Vec<usize> =
-            all.iter().copied().filter(|lease| model.opens(*lease).is_some()).collect();
-        if likely.is_empty() {
-            likely.clone_from(&all);
-        }
-        let lease = move || prop_oneof![4 => select(likely.clone()), 1 => select(all.clone())];
-        let checkpoint = || prop_oneof![2 => Just(String::new()), 1 => "[xyz]"];
-        let settle = prop_oneof![
-            3 => lease().prop_map(Op::Ack),
-            6 => (lease(), ending(), checkpoint())
-                .prop_map(|(lease, ending, checkpoint)| Op::Nack { lease, ending, checkpoint }),
-            2 => (lease(), prop::option::of(durations()), checkpoint())
-                .prop_map(|(lease, duration, checkpoint)| Op::Extend { lease, duration, checkpoint }),
-            1 => lease().prop_map(Op::Unclaim),
-        ];
-        prop_oneof![2 => always, 1 => settle].boxed()
-    }
-
-    fn preconditions(model: &Model, op: &Op) -> bool {
-        op.lease().is_none_or(|lease| lease < model.leases.len())
-    }
-
-    fn apply(mut model: Model, op: &Op) -> Model {
-        model.apply(op);
-        model
-    }
-}
+use std::marker::PhantomData;
 
 /// A store, and what its names are in the model.
 struct Real<S> {
@@ -270,10 +39,11 @@ impl<S: Engine> Real<S> {
     fn id(&self, id: Id) -> JobId {
         match id {
             Id::Own(id) => own(id),
-            // The model may name a job that was never made; then nobody has its id.
-            Id::Made(number) => {
-                self.ids.get(number).cloned().unwrap_or_else(|| JobId::parse("nobody"))
-            }
+            // A step may name a job that was never made, or has an id of its own: nobody has this one.
+            Id::Made(number) => match self.ids.get(number) {
+                Some(id) if id.number().is_some() => id.clone(),
+                _ => JobId::parse("nobody"),
+            },
         }
     }
 
@@ -281,16 +51,20 @@ impl<S: Engine> Real<S> {
         let mut job = builders::job(name(new.queue).as_str());
         job.id = new.id.map(own);
         job.key = new.key.map(|key| format!("key-{key}"));
-        job.body = redrive::domain::job::Body::Data(vec![new.body].into());
+        job.body = Body::Data(vec![new.body].into());
         job.priority = new.priority;
-        job.start = redrive::domain::job::Start::After(new.delay);
-        job.expiry = new
-            .expires
-            .map_or(redrive::domain::job::Expiry::Never, redrive::domain::job::Expiry::After);
+        job.start = Start::After(new.delay);
+        job.expiry = new.expires.map_or(Expiry::Never, Expiry::After);
         job
     }
 
+    /// Whom the store told to be dead since the step began.
+    fn died(&self) -> Vec<JobId> {
+        self.h.told.take_died().into_iter().map(|notice| notice.id).collect()
+    }
+
     async fn step(&mut self, model: &Model, op: Op) {
+        self.h.told.take_died();
         match (op, &model.answer) {
             (Op::Enqueue(jobs), Answer::Enqueued(expected)) => {
                 let jobs = jobs.iter().map(|job| self.new_job(job)).collect();
@@ -358,7 +132,7 @@ impl<S: Engine> Real<S> {
                     swept.expired.iter().map(|e| e.id.clone()).collect::<Vec<_>>(),
                     ids(expired)
                 );
-                assert_eq!(swept.dead.iter().map(|d| d.id.clone()).collect::<Vec<_>>(), ids(dead));
+                assert_eq!(self.died(), ids(dead));
             }
             (Op::Advance(by), _) => {
                 self.h.advance(by);
@@ -407,8 +181,7 @@ impl<S: Engine> Real<S> {
         }
         let reasons: Vec<_> = claimed.idle.iter().map(|idle| (idle.reason, idle.until)).collect();
         assert_eq!(reasons, *idle);
-        let died: Vec<_> = claimed.dead.iter().map(|notice| notice.id.clone()).collect();
-        assert_eq!(died, dead.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
+        assert_eq!(self.died(), dead.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
     }
 
     fn requeue_of(&self, model: &Model, queue: usize, pick: &Pick, overflow: bool) -> Requeue {
@@ -486,7 +259,7 @@ impl<S: Engine> Real<S> {
         }
     }
 
-    async fn compare_job(&self, number: usize, job: &crate::model::Job) {
+    async fn compare_job(&self, number: usize, job: &Job) {
         let views = self.h.store().job(self.ids[number].clone(), Some(name(job.queue))).await;
         let views = views.expect("the store is well");
         assert_eq!(views.len(), 1);

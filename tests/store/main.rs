@@ -1,7 +1,9 @@
 //! What every engine must do. The semantics live here; an engine joins by one line in `harness.rs` and passes.
 //!
-//! Time is the harness's own, chance is seeded, nothing sleeps. `model.rs` says the same once more as a program of its own,
+//! Time is the harness's own, chance is seeded, nothing sleeps. `model` says the same once more as a program of its own,
 //! and `machine.rs` lets chance look for a difference.
+
+#![allow(clippy::unwrap_used, reason = "a test that unwraps nothing fails, as it should")]
 
 #[macro_use]
 mod harness;
@@ -23,4 +25,5 @@ mod order;
 mod requeue;
 mod restart;
 mod settle;
+mod steps;
 mod time;

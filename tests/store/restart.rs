@@ -1,7 +1,7 @@
 //! What is there after the store was closed and opened again: everything.
 
 use crate::builders::*;
-use redrive::{domain::job::State, store::Store};
+use redrive::domain::job::State;
 use std::collections::HashSet;
 
 store_test! {

@@ -19,7 +19,7 @@ store_test! {
         for jump in [HOUR_SECONDS, -2 * HOUR_SECONDS, HOUR_SECONDS * 24] {
             h.clock.jump_wall(jump);
             let swept = h.sweep().await;
-            assert!(swept.expired.is_empty() && swept.dead.is_empty() && swept.promoted == 0);
+            assert!(swept.expired.is_empty() && h.told.take_died().is_empty() && swept.promoted == 0);
             assert_eq!(h.now(), before);
             assert_eq!(h.idle("later").await.reason, IdleReason::NotDue);
         }
@@ -145,6 +145,25 @@ store_test! {
         h.open();
         assert_eq!(h.now(), before.after(2 * HOUR), "wall time is later");
         h.claim("q").await;
+    }
+}
+
+store_test! {
+    /// Nothing was written between two restarts; the time that was told in between holds all the same.
+    async fn what_the_store_said_after_a_reboot_counts_even_if_it_wrote_nothing(h) {
+        h.enqueue(job("q").delay(2 * HOUR)).await;
+        h.close().await;
+        h.clock.reboot();
+        h.clock.jump_wall(HOUR_SECONDS);
+        h.open();
+        let told = h.now();
+        for jump in [-HOUR_SECONDS, 5 * HOUR_SECONDS] {
+            h.close().await;
+            h.clock.jump_wall(jump);
+            h.open();
+            assert_eq!(h.now(), told);
+        }
+        assert_eq!(h.idle("q").await.reason, IdleReason::NotDue);
     }
 }
 

@@ -123,7 +123,7 @@ impl Writer<'_> {
         basket: &mut Basket<'_>,
     ) -> Result<(), Failure> {
         let mut most = most.min(basket.room());
-        while most > 0 && self.memory.leases.len() < self.options.max_leases {
+        while most > 0 && !self.leases_are_full() {
             let firsts = self.first_ready(queue, most)?;
             if firsts.is_empty() {
                 return Ok(());
@@ -274,12 +274,17 @@ impl Writer<'_> {
         Ok(self.read_progress(number)?.unwrap_or_default())
     }
 
+    fn leases_are_full(&self) -> bool {
+        self.memory.leases.len() >= self.options.max_leases
+    }
+
     fn idle(&self, share: &Share) -> Idle {
         let queue = self.memory.find(&share.queue).and_then(|number| self.memory.queue(number));
         let (reason, until) = match queue {
             None => (IdleReason::NoSuchQueue, None),
-            // There are as many leases as there can be.
-            Some(queue) if queue.depths.ready > 0 => (IdleReason::Limited, None),
+            Some(queue) if queue.depths.ready > 0 && self.leases_are_full() => {
+                (IdleReason::Limited, None)
+            }
             Some(queue) if queue.depths.scheduled > 0 => (IdleReason::NotDue, queue.next_due),
             Some(_) => (IdleReason::Empty, None),
         };

@@ -141,6 +141,8 @@ impl<'c> Writer<'c> {
             announced: None,
         };
         writer.load()?;
+        // From here on somebody may be told the time, and after a restart it must not be earlier.
+        writer.save_clock()?;
         writer.announce();
         Ok(writer)
     }
@@ -260,6 +262,10 @@ impl<'c> Writer<'c> {
             let columns = columns.map(u64::cast_signed);
             self.sql.save_queue.execute(rusqlite::params_from_iter(columns))?;
         }
+        Ok(self.save_clock()?)
+    }
+
+    fn save_clock(&mut self) -> rusqlite::Result<()> {
         let kept = lock(&self.clock).kept();
         self.sql.save_store.execute((
             kept.time_us.cast_signed(),

@@ -1,0 +1,258 @@
+//! Settle, sweep and requeue: how deliveries and jobs end, and begin again.
+
+use super::{Answer, Death, Id, Job, Model, Place};
+use crate::steps::Pick;
+use redrive::{
+    domain::{
+        job::{Attempt, DeadReason, Next},
+        verdict::{Chance, Ending, Leased, judge},
+    },
+    store::{Acked, Extended, LeaseLost, SkipReason},
+};
+use std::time::Duration;
+
+impl Model {
+    // ---- settle ----
+
+    /// The job that a lease opens: only where it is the one that is out.
+    pub(crate) fn opens(&self, lease: usize) -> Option<usize> {
+        let (number, delivery) = self.leases[lease];
+        let job = self.jobs.get(&number)?;
+        matches!(&job.place, Place::Leased(out) if out.delivery.lease.delivery == delivery)
+            .then_some(number)
+    }
+
+    pub(super) fn ack(&mut self, lease: usize) -> Result<Acked, LeaseLost> {
+        let Some(number) = self.opens(lease) else {
+            let gone = !self.jobs.contains_key(&self.leases[lease].0);
+            return if gone { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) };
+        };
+        let Some(job) = self.jobs.remove(&number) else {
+            return Err(LeaseLost);
+        };
+        let free_at = job.enqueued_at.after(self.settings(job.queue).key_retention);
+        if free_at <= self.now {
+            self.drop_key(number);
+        }
+        for holder in self.keys.values_mut().filter(|holder| holder.job == number) {
+            holder.free_at = Some(free_at);
+        }
+        let retried = u64::from(job.progress.retries > 0);
+        self.change(job.queue, |totals| {
+            totals.completed += 1;
+            totals.successful_retries += retried;
+            totals.retried_finished += retried;
+        });
+        Ok(Acked { already_gone: false })
+    }
+
+    pub(super) fn nack(
+        &mut self,
+        lease: usize,
+        ending: &Ending,
+        checkpoint: &str,
+    ) -> Result<Attempt, LeaseLost> {
+        if let Some(number) = self.opens(lease) {
+            return Ok(self.end(number, ending.clone(), checkpoint));
+        }
+        let (number, delivery) = self.leases[lease];
+        let job = self.jobs.get(&number).ok_or(LeaseLost)?;
+        let said =
+            job.last_attempt.clone().filter(|said| said.nacked && said.lease.delivery == delivery);
+        said.filter(|_| job.progress.deliveries == delivery).ok_or(LeaseLost)
+    }
+
+    pub(super) fn end(&mut self, number: usize, ending: Ending, checkpoint: &str) -> Attempt {
+        let job = self.jobs[&number].clone();
+        let Place::Leased(out) = &job.place else { unreachable!("it is out") };
+        let settings = self.settings(job.queue);
+        let expired = ending == Ending::Expired;
+        let leased = Leased {
+            delivery: &out.delivery,
+            progress: &job.progress,
+            policy: None,
+            expires_at: job.expires_at,
+        };
+        let verdict = judge(leased, ending, &settings, self.now, Chance::default());
+        let place = match verdict.next {
+            Next::Later { at } | Next::Behind { at } => self.wait(at),
+            Next::OldPlace => self.wait(out.ready_at),
+            Next::Bury(_) => job.place.clone(),
+        };
+        let saved = [checkpoint, &out.checkpoint].into_iter().find(|text| !text.is_empty());
+        let retried = verdict.progress.retries > job.progress.retries;
+        let mut job = Job { place, progress: verdict.progress, ..job };
+        if let Some(saved) = saved {
+            job.progress.checkpoint = saved.to_owned();
+        }
+        job.last_attempt = Some(verdict.attempt.clone());
+        job.last_failure = verdict.attempt.failure.clone().or(job.last_failure);
+        self.change(job.queue, |totals| {
+            totals.failed_attempts += u64::from(verdict.attempt.failure.is_some());
+            totals.retries += u64::from(retried);
+            totals.lease_expired += u64::from(expired);
+        });
+        self.jobs.insert(number, job);
+        if let Next::Bury(reason) = verdict.next {
+            self.bury(number, reason);
+        }
+        verdict.attempt
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        lease: usize,
+        duration: Option<Duration>,
+        checkpoint: &str,
+    ) -> Result<Extended, LeaseLost> {
+        let number = self.opens(lease).ok_or(LeaseLost)?;
+        let longest = self.settings(self.jobs[&number].queue).max_run_time;
+        let now = self.now;
+        let Some(Job { place: Place::Leased(out), .. }) = self.jobs.get_mut(&number) else {
+            return Err(LeaseLost);
+        };
+        let asked = now.after(duration.unwrap_or(out.delivery.duration));
+        let delivery = &mut out.delivery;
+        delivery.expires_at =
+            delivery.expires_at.max(asked.min(delivery.started_at.after(longest)));
+        if !checkpoint.is_empty() {
+            out.checkpoint = checkpoint.to_owned();
+        }
+        Ok(Extended { expires_at: delivery.expires_at, cancel_requested: false })
+    }
+
+    pub(super) fn unclaim(&mut self, lease: usize) -> Answer {
+        if let Some(number) = self.opens(lease)
+            && let Some(job) = self.jobs.get_mut(&number)
+            && let Place::Leased(out) = &job.place
+        {
+            job.place = Place::Ready(out.ready_at);
+        }
+        Answer::Nothing
+    }
+
+    // ---- death and return ----
+
+    pub(super) fn bury(&mut self, number: usize, reason: DeadReason) {
+        let queue = self.jobs[&number].queue;
+        let settings = self.settings(queue);
+        let kept = self.count(queue, |job| job.dead().is_some_and(|death| !death.overflow)) as u64;
+        let overflow = kept >= settings.dead_letters.max_entries;
+        if !settings.dead_jobs_hold_keys {
+            self.drop_key(number);
+        }
+        let state = self.queues.entry(queue).or_default();
+        state.deaths += 1;
+        let death = Death { number: state.deaths, reason, overflow, died_at: self.now };
+        if let Some(job) = self.jobs.get_mut(&number) {
+            state.totals.dead_lettered += 1;
+            state.totals.retried_finished += u64::from(job.progress.retries > 0);
+            job.place = Place::Dead(death);
+        }
+    }
+
+    pub(super) fn requeue(
+        &mut self,
+        queue: usize,
+        pick: &Pick,
+        overflow: bool,
+        target: Option<usize>,
+        keep: bool,
+        dry: bool,
+    ) -> Answer {
+        let Some(newest) = self.queues.get(&queue).map(|queue| queue.deaths) else {
+            return Answer::NoSuchQueue;
+        };
+        let to = target.unwrap_or(queue);
+        if !dry {
+            self.queues.entry(to).or_default();
+        }
+        let part = |model: &Self, number: usize| {
+            model.jobs[&number].dead().is_some_and(|death| death.overflow || !overflow)
+        };
+        let (mut ids, mut skipped, mut has_more, mut cutoff) =
+            (Vec::new(), Vec::new(), false, newest);
+        let candidates: Vec<(Id, Option<usize>)> = match pick {
+            Pick::Ids(ids) => ids.iter().map(|id| (*id, self.find(queue, *id))).collect(),
+            Pick::Oldest { limit, back } => {
+                cutoff = newest.saturating_sub(*back);
+                let mut dead = self.dead(queue);
+                dead.retain(|(death, number)| *death <= cutoff && part(self, *number));
+                has_more = dead.len() > *limit;
+                dead.iter()
+                    .take(*limit)
+                    .map(|(_, number)| (self.jobs[number].id, Some(*number)))
+                    .collect()
+            }
+        };
+        for (id, number) in candidates {
+            let Some(number) = number.filter(|number| part(self, *number)) else {
+                skipped.push((id, SkipReason::JobNotFound));
+                continue;
+            };
+            let holder = self.jobs[&number].key.and_then(|key| self.keys.get(&(to, key)));
+            if to != queue && self.find(to, id).is_some() {
+                skipped.push((id, SkipReason::IdTaken));
+            } else if holder.is_some_and(|holder| holder.job != number && holder.free_at.is_none())
+            {
+                skipped.push((id, SkipReason::KeyTaken));
+            } else {
+                ids.push(id);
+                if !dry {
+                    self.revive(number, queue, to, keep);
+                }
+            }
+        }
+        Answer::Requeued { ids, skipped, has_more, cutoff }
+    }
+
+    pub(super) fn revive(&mut self, number: usize, from: usize, to: usize, keep: bool) {
+        self.drop_key(number);
+        let moved = u64::from(from != to);
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.progress.requeue(self.now, job.expires_at, keep);
+            job.place = Place::Ready(self.now);
+            job.queue = to;
+        }
+        self.hold_key(number);
+        self.change(from, |totals| {
+            totals.requeued += 1;
+            totals.moved_out += moved;
+        });
+        self.change(to, |totals| totals.moved_in += moved);
+    }
+
+    /// Promotions, then ended leases, then deadlines; each in the order of their times.
+    pub(super) fn sweep(&mut self) -> Answer {
+        let promoted = self.promote(None);
+        let (mut expired, mut dead) = (Vec::new(), Vec::new());
+        let mut over: Vec<_> = self
+            .jobs
+            .iter()
+            .filter_map(|(number, job)| match &job.place {
+                Place::Leased(out) => Some((out.delivery.expires_at, *number)),
+                _ => None,
+            })
+            .filter(|(at, _)| *at <= self.now)
+            .collect();
+        over.sort_unstable();
+        for (_, number) in over {
+            expired.push(self.jobs[&number].id);
+            if let Next::Bury(_) = self.end(number, Ending::Expired, "").next {
+                dead.push(self.jobs[&number].id);
+            }
+        }
+        let mut late: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.waits_since().is_some() && job.is_overdue(self.now))
+            .map(|(number, job)| (job.expires_at, *number))
+            .collect();
+        late.sort_unstable();
+        for (_, number) in late {
+            dead.push(self.jobs[&number].id);
+            self.bury(number, DeadReason::Expired);
+        }
+        Answer::Swept { promoted, expired, dead }
+    }
+}

@@ -1,0 +1,263 @@
+//! The queue once more, as a program that is plainly right: maps and loops, written from the specification.
+//!
+//! What becomes of a failed delivery is `domain::verdict`'s to say here as there; everything around it is not shared.
+
+mod endings;
+mod work;
+
+use crate::steps::{Op, name};
+use redrive::{
+    domain::{
+        failure::Failure,
+        job::{Attempt, DeadReason, Delivery, Progress, State},
+        settings::Settings,
+        store_clock::{Reading, StoreClock},
+        time::Timestamp,
+    },
+    env::{Clock, ManualClock},
+    store::{Acked, Extended, IdleReason, LeaseLost, Refused, SkipReason, Totals},
+};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// A job's id: the caller's own, or the store's for the n-th job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Id {
+    Made(usize),
+    Own(u8),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) queue: usize,
+    pub(crate) id: Id,
+    key: Option<u8>,
+    body: u8,
+    priority: i8,
+    enqueued_at: Timestamp,
+    expires_at: Option<Timestamp>,
+    pub(crate) place: Place,
+    pub(crate) progress: Progress,
+    pub(crate) last_attempt: Option<Attempt>,
+    pub(crate) last_failure: Option<Failure>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Ready(Timestamp),
+    Scheduled(Timestamp),
+    Leased(Box<Out>),
+    Dead(Death),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Out {
+    pub(crate) delivery: Delivery,
+    ready_at: Timestamp,
+    request: Option<u8>,
+    checkpoint: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Death {
+    pub(crate) number: u64,
+    pub(crate) reason: DeadReason,
+    pub(crate) overflow: bool,
+    pub(crate) died_at: Timestamp,
+}
+
+impl Job {
+    pub(crate) fn state(&self) -> State {
+        match self.place {
+            Place::Ready(_) => State::Ready,
+            Place::Scheduled(_) => State::Scheduled,
+            Place::Leased(_) => State::Leased,
+            Place::Dead(_) => State::Dead,
+        }
+    }
+
+    pub(crate) fn waits_since(&self) -> Option<Timestamp> {
+        match self.place {
+            Place::Ready(at) | Place::Scheduled(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    fn dead(&self) -> Option<Death> {
+        match self.place {
+            Place::Dead(death) => Some(death),
+            _ => None,
+        }
+    }
+
+    fn is_overdue(&self, now: Timestamp) -> bool {
+        self.progress.deadline(self.expires_at).is_some_and(|at| at <= now)
+    }
+}
+
+/// Who has a key; with a time, a job that is done.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    job: usize,
+    id: Id,
+    body: u8,
+    free_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) totals: Totals,
+    deaths: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Added {
+    pub(crate) id: Id,
+    pub(crate) deduplicated: bool,
+    pub(crate) state: State,
+    pub(crate) run_at: Option<Timestamp>,
+}
+
+/// What the store must answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Nothing,
+    Enqueued(Vec<Result<Added, Refused>>),
+    Claimed {
+        jobs: Vec<usize>,
+        again: bool,
+        idle: Vec<(IdleReason, Option<Timestamp>)>,
+        dead: Vec<Id>,
+    },
+    Acked(Result<Acked, LeaseLost>),
+    Nacked(Box<Result<Attempt, LeaseLost>>),
+    Extended(Result<Extended, LeaseLost>),
+    NoSuchQueue,
+    Requeued {
+        ids: Vec<Id>,
+        skipped: Vec<(Id, SkipReason)>,
+        has_more: bool,
+        cutoff: u64,
+    },
+    Swept {
+        promoted: usize,
+        expired: Vec<Id>,
+        dead: Vec<Id>,
+    },
+}
+
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) now: Timestamp,
+    clock: StoreClock,
+    reading: Reading,
+    settings: Arc<Settings>,
+    pub(crate) jobs: BTreeMap<usize, Job>,
+    pub(crate) queues: BTreeMap<usize, Queue>,
+    keys: BTreeMap<(usize, u8), Holder>,
+    /// Every lease there ever was: its job, and which of its deliveries.
+    pub(crate) leases: Vec<(usize, u32)>,
+    pub(crate) made: usize,
+    pub(crate) answer: Answer,
+}
+
+/// The steps tell the story; where it begins is always the same.
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Model")
+    }
+}
+
+impl Model {
+    pub(crate) fn new(start: Duration, settings: Arc<Settings>) -> Self {
+        let reading = ManualClock::at(start).read();
+        let mut clock = StoreClock::start(None, reading);
+        Self {
+            now: clock.now(reading),
+            clock,
+            reading,
+            settings,
+            jobs: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            leases: Vec::new(),
+            made: 0,
+            answer: Answer::Nothing,
+        }
+    }
+
+    pub(crate) fn apply(&mut self, op: &Op) {
+        self.answer = match op {
+            Op::Enqueue(jobs) => {
+                Answer::Enqueued(jobs.iter().map(|job| self.enqueue(job)).collect())
+            }
+            Op::Claim { shares, max_jobs, request } => self.claim(shares, *max_jobs, *request),
+            Op::Ack(lease) => Answer::Acked(self.ack(*lease)),
+            Op::Nack { lease, ending, checkpoint } => {
+                Answer::Nacked(Box::new(self.nack(*lease, ending, checkpoint)))
+            }
+            Op::Extend { lease, duration, checkpoint } => {
+                Answer::Extended(self.extend(*lease, *duration, checkpoint))
+            }
+            Op::Unclaim(lease) => self.unclaim(*lease),
+            Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
+                self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
+            }
+            Op::Sweep => self.sweep(),
+            Op::Advance(by) => {
+                let micros = u64::try_from(by.as_micros()).expect("not that long");
+                self.reading.wall_us += micros;
+                self.reading.boot_us += micros;
+                Answer::Nothing
+            }
+            Op::JumpWall(seconds) => {
+                self.reading.wall_us =
+                    self.reading.wall_us.saturating_add_signed(seconds * 1_000_000);
+                Answer::Nothing
+            }
+            Op::Reopen { reboot } => {
+                if *reboot {
+                    self.reading.boot_id += 1;
+                    self.reading.boot_us = 0;
+                }
+                self.clock = StoreClock::start(Some(self.clock.kept()), self.reading);
+                Answer::Nothing
+            }
+        };
+        self.now = self.clock.now(self.reading);
+    }
+
+    fn settings(&self, queue: usize) -> Arc<redrive::domain::settings::QueueSettings> {
+        self.settings.queue(&name(queue)).clone()
+    }
+
+    fn change(&mut self, queue: usize, change: impl FnOnce(&mut Totals)) {
+        change(&mut self.queues.entry(queue).or_default().totals);
+    }
+
+    pub(crate) fn find(&self, queue: usize, id: Id) -> Option<usize> {
+        self.jobs
+            .iter()
+            .find(|(_, job)| job.queue == queue && job.id == id)
+            .map(|(number, _)| *number)
+    }
+
+    fn count(&self, queue: usize, which: impl Fn(&Job) -> bool) -> usize {
+        self.jobs.values().filter(|job| job.queue == queue && which(job)).count()
+    }
+
+    /// The dead letters of a queue in their order.
+    pub(crate) fn dead(&self, queue: usize) -> Vec<(u64, usize)> {
+        let mut dead: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.queue == queue)
+            .filter_map(|(number, job)| Some((job.dead()?.number, *number)))
+            .collect();
+        dead.sort_unstable();
+        dead
+    }
+
+    fn wait(&self, at: Timestamp) -> Place {
+        if at <= self.now { Place::Ready(at) } else { Place::Scheduled(at) }
+    }
+}

@@ -1,0 +1,202 @@
+//! Enqueue and claim: how jobs come in and go out.
+
+use super::{Added, Answer, Holder, Id, Job, Model, Out, Place};
+use crate::steps::New;
+use redrive::{
+    domain::{
+        job::{DeadReason, Delivery, Progress, State},
+        lease::Lease,
+        time::Timestamp,
+    },
+    store::{IdleReason, Refused},
+};
+
+impl Model {
+    // ---- enqueue ----
+
+    pub(super) fn enqueue(&mut self, new: &New) -> Result<Added, Refused> {
+        self.queues.entry(new.queue).or_default();
+        let holder = new
+            .key
+            .and_then(|key| self.keys.get(&(new.queue, key)).copied())
+            .filter(|holder| holder.free_at.is_none_or(|at| at > self.now));
+        let by_id = new.id.and_then(|id| self.find(new.queue, Id::Own(id)));
+        if by_id.is_some_and(|number| self.jobs[&number].body != new.body) {
+            return Err(Refused::IdTaken);
+        }
+        if holder.is_some_and(|holder| holder.body != new.body) {
+            return Err(Refused::KeyTaken);
+        }
+        if let Some(holder) = holder
+            && new.id.is_some_and(|id| {
+                by_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id
+            })
+        {
+            return Err(Refused::IdAndKeyDiffer);
+        }
+        if let Some(holder) = holder.filter(|holder| holder.free_at.is_some()) {
+            return Ok(Added {
+                id: holder.id,
+                deduplicated: true,
+                state: State::Completed,
+                run_at: None,
+            });
+        }
+        if let Some(job) =
+            holder.map(|holder| holder.job).or(by_id).map(|number| &self.jobs[&number])
+        {
+            return Ok(Added {
+                id: job.id,
+                deduplicated: true,
+                state: job.state(),
+                run_at: job.waits_since(),
+            });
+        }
+        let limit = self.settings(new.queue).max_depth;
+        let alive = self.count(new.queue, |job| job.dead().is_none()) as u64;
+        if let Some(limit) = limit.filter(|limit| alive >= *limit) {
+            return Err(Refused::QueueFull { limit });
+        }
+        let number = self.made;
+        self.made += 1;
+        let id = new.id.map_or(Id::Made(number), Id::Own);
+        let run_at = self.now.after(new.delay);
+        let job = Job {
+            queue: new.queue,
+            id,
+            key: new.key,
+            body: new.body,
+            priority: new.priority,
+            enqueued_at: self.now,
+            expires_at: new.expires.map(|after| self.now.after(after)),
+            place: self.wait(run_at),
+            progress: Progress::default(),
+            last_attempt: None,
+            last_failure: None,
+        };
+        let state = job.state();
+        self.jobs.insert(number, job);
+        self.hold_key(number);
+        self.change(new.queue, |totals| totals.enqueued += 1);
+        Ok(Added { id, deduplicated: false, state, run_at: Some(run_at) })
+    }
+
+    pub(super) fn hold_key(&mut self, number: usize) {
+        let job = &self.jobs[&number];
+        if let Some(key) = job.key {
+            let holder = Holder { job: number, id: job.id, body: job.body, free_at: None };
+            self.keys.insert((job.queue, key), holder);
+        }
+    }
+
+    pub(super) fn drop_key(&mut self, number: usize) {
+        self.keys.retain(|_, holder| holder.job != number);
+    }
+
+    // ---- claim ----
+
+    pub(super) fn promote(&mut self, only: Option<usize>) -> usize {
+        let mut promoted = 0;
+        for job in self.jobs.values_mut() {
+            if let Place::Scheduled(at) = job.place
+                && at <= self.now
+                && only.is_none_or(|queue| queue == job.queue)
+            {
+                job.place = Place::Ready(at);
+                promoted += 1;
+            }
+        }
+        promoted
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        shares: &[(usize, usize)],
+        max_jobs: usize,
+        request: Option<u8>,
+    ) -> Answer {
+        let before: Vec<usize> = self.jobs.iter()
+            .filter(|(_, job)| matches!(&job.place, Place::Leased(out) if out.request.is_some() && out.request == request))
+            .map(|(number, _)| *number)
+            .collect();
+        if !before.is_empty() {
+            return Answer::Claimed {
+                jobs: before,
+                again: true,
+                idle: Vec::new(),
+                dead: Vec::new(),
+            };
+        }
+        let (mut jobs, mut dead) = (Vec::new(), Vec::new());
+        for &(queue, _) in shares {
+            self.promote(Some(queue));
+        }
+        let rounds =
+            shares.iter().copied().chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
+        for (queue, most) in rounds {
+            let mut given = 0;
+            while jobs.len() < max_jobs
+                && given < most
+                && let Some(number) = self.first_ready(queue)
+            {
+                if self.jobs[&number].is_overdue(self.now) {
+                    dead.push(self.jobs[&number].id);
+                    self.bury(number, DeadReason::Expired);
+                } else {
+                    self.lease(number, request);
+                    jobs.push(number);
+                    given += 1;
+                }
+            }
+        }
+        let mut idle = Vec::new();
+        if jobs.is_empty() {
+            idle.extend(shares.iter().map(|(queue, _)| self.idle(*queue)));
+        }
+        Answer::Claimed { jobs, again: false, idle, dead }
+    }
+
+    pub(super) fn first_ready(&self, queue: usize) -> Option<usize> {
+        let ready =
+            self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
+        ready
+            .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.id))
+            .map(|(number, _)| *number)
+    }
+
+    pub(super) fn lease(&mut self, number: usize, request: Option<u8>) {
+        let queue = self.jobs[&number].queue;
+        let duration = self.settings(queue).lease_duration;
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        let attempt = job.progress.deliver();
+        let lease = Lease { number: number as u64, delivery: job.progress.deliveries, nonce: 0 };
+        let delivery = Delivery {
+            lease,
+            attempt,
+            worker_id: "worker".into(),
+            started_at: self.now,
+            expires_at: self.now.after(duration),
+            duration,
+            probe: false,
+        };
+        let ready_at = job.waits_since().unwrap_or_default();
+        job.place =
+            Place::Leased(Box::new(Out { delivery, ready_at, request, checkpoint: String::new() }));
+        self.leases.push((number, lease.delivery));
+    }
+
+    pub(super) fn idle(&self, queue: usize) -> (IdleReason, Option<Timestamp>) {
+        if !self.queues.contains_key(&queue) {
+            return (IdleReason::NoSuchQueue, None);
+        }
+        let due = self
+            .jobs
+            .values()
+            .filter(|job| job.queue == queue && job.state() == State::Scheduled)
+            .filter_map(Job::waits_since)
+            .min();
+        (if due.is_some() { IdleReason::NotDue } else { IdleReason::Empty }, due)
+    }
+}
