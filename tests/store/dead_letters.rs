@@ -73,6 +73,14 @@ store_test! {
 }
 
 store_test! {
+    async fn no_limit_means_one_page(h) {
+        bury_all(&h, &["a", "b"]).await;
+        let page = h.dead_page(DeadLetterQuery { limit: usize::MAX, ..dead_query("q") }).await;
+        assert_eq!((page.jobs.len(), page.next), (2, None));
+    }
+}
+
+store_test! {
     async fn a_page_that_ends_with_the_last_letter_is_the_last(h) {
         bury_all(&h, &["a", "b"]).await;
         let page = h.dead_page(DeadLetterQuery { limit: 2, ..dead_query("q") }).await;

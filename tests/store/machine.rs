@@ -233,6 +233,7 @@ impl<S: Engine> Real<S> {
                 [d.leased, d.dead, d.completed],
                 [count(State::Leased), count(State::Dead), 0]
             );
+            assert_eq!(d.overflow, model.overflow(*number));
             let ready = model
                 .jobs
                 .values()

@@ -27,3 +27,4 @@ mod restart;
 mod settle;
 mod steps;
 mod time;
+mod together;

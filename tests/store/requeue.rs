@@ -62,6 +62,14 @@ store_test! {
 }
 
 store_test! {
+    async fn no_limit_means_all(h) {
+        bury_all(&h, &["a", "b"]).await;
+        let done = h.requeue(requeue_of("q", oldest(usize::MAX))).await.unwrap();
+        assert_eq!((done.ids, done.has_more), (ids(&["a", "b"]), false));
+    }
+}
+
+store_test! {
     /// Jobs fail again as fast as they are sent round.
     async fn going_on_with_the_cutoff_meets_no_job_twice(h) {
         bury_all(&h, &["a", "b", "c"]).await;

@@ -102,7 +102,7 @@ pub(crate) fn settings() -> Settings {
     defaults.policy.jitter = Jitter::None;
     defaults.policy.max_retries = 2;
     defaults.rules = vec![rule("Busy", Then::Release), rule("Held", Then::Hold)];
-    defaults.dead_letters.max_entries = 3;
+    defaults.dead_letters.max_entries = 2;
     defaults.max_run_time = Duration::from_secs(600);
     let a = defaults.clone();
     let mut b = defaults.clone();
@@ -230,7 +230,7 @@ impl ReferenceStateMachine for Model {
                 .prop_map(|(lease, duration, checkpoint)| Op::Extend { lease, duration, checkpoint }),
             1 => lease().prop_map(Op::Unclaim),
         ];
-        prop_oneof![2 => always, 1 => settle].boxed()
+        prop_oneof![3 => always, 2 => settle].boxed()
     }
 
     fn preconditions(model: &Model, op: &Op) -> bool {

@@ -305,7 +305,8 @@ pub(super) fn dead_letters(
         "SELECT death, number FROM dead WHERE queue = ?1 AND death > ?2 AND overflow >= ?3 \
          ORDER BY death LIMIT ?4",
     )?;
-    let limit = query.limit as i64 + i64::from(query.limit > 0);
+    let limit = query.limit.saturating_add(usize::from(query.limit > 0));
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut rows =
         letters.query((queue, query.after.cast_signed(), query.part.overflow_only, limit))?;
     let mut bytes = 0;

@@ -49,7 +49,8 @@ impl Writer<'_> {
             }
             Which::Oldest { limit, cutoff } => {
                 out.cutoff = cutoff.unwrap_or(newest);
-                let dead = self.oldest_dead(queue, out.cutoff, overflow_only, limit + 1)?;
+                let dead =
+                    self.oldest_dead(queue, out.cutoff, overflow_only, limit.saturating_add(1))?;
                 out.has_more = dead.len() > *limit;
                 for dead in dead.iter().take(*limit) {
                     self.requeue_one(queue, dead, requeue, &mut out)?;
@@ -71,7 +72,7 @@ impl Writer<'_> {
             0,
             cutoff.cast_signed(),
             overflow_only,
-            limit as i64,
+            i64::try_from(limit).unwrap_or(i64::MAX),
         ))?;
         let mut dead = Vec::new();
         while let Some(row) = rows.next()? {

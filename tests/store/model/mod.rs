@@ -245,6 +245,10 @@ impl Model {
         self.jobs.values().filter(|job| job.queue == queue && which(job)).count()
     }
 
+    pub(crate) fn overflow(&self, queue: usize) -> u64 {
+        self.count(queue, |job| job.dead().is_some_and(|death| death.overflow)) as u64
+    }
+
     /// The dead letters of a queue in their order.
     pub(crate) fn dead(&self, queue: usize) -> Vec<(u64, usize)> {
         let mut dead: Vec<_> = self

@@ -1,0 +1,92 @@
+//! Calls that come together: the store may put them into one transaction, and nobody may notice.
+
+use crate::{
+    builders::*,
+    harness::{Engine, Harness},
+};
+use std::{
+    collections::HashSet,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+/// Starts all calls before it waits for the first.
+async fn all<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
+    let mut wake = Context::from_waker(Waker::noop());
+    let mut started: Vec<(Pin<Box<F>>, Option<F::Output>)> = Vec::new();
+    for call in calls {
+        let mut call = Box::pin(call);
+        let answer = match call.as_mut().poll(&mut wake) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        };
+        started.push((call, answer));
+    }
+    let mut answers = Vec::new();
+    for (call, answer) in started {
+        answers.push(match answer {
+            Some(answer) => answer,
+            None => call.await,
+        });
+    }
+    answers
+}
+
+/// Holds the store back, so that whatever is started meanwhile waits together.
+async fn behind_a_gate<S: Engine, T>(h: &Harness<S>, start: impl AsyncFnOnce() -> T) -> T {
+    let mut wake = Context::from_waker(Waker::noop());
+    let gate = h.told.gate.lock().unwrap();
+    let mut first = Box::pin(h.try_enqueue(job("gate")));
+    assert!(first.as_mut().poll(&mut wake).is_pending());
+    let mut rest = Box::pin(start());
+    assert!(rest.as_mut().poll(&mut wake).is_pending());
+    drop(gate);
+    first.await.unwrap();
+    rest.await
+}
+
+store_test! {
+    async fn claims_share_no_job(h) {
+        h.enqueue_all(vec![job("q"); 100]).await;
+        let claims = || (0..30).map(|_| h.claim_many("q", 4)).collect();
+        let claimed = behind_a_gate(&h, async || all(claims()).await).await;
+        let mut seen = HashSet::new();
+        for delivered in claimed.iter().flatten() {
+            assert!(seen.insert(delivered.spec.id.clone()), "{} came twice", delivered.spec.id);
+        }
+        assert_eq!(seen.len(), 100);
+        assert_eq!(h.depths("q").await.leased, 100);
+    }
+}
+
+store_test! {
+    async fn one_key_adds_one_job(h) {
+        let enqueues = || (0..20).map(|_| h.try_enqueue(job("q").key("k"))).collect();
+        let added = behind_a_gate(&h, async || all(enqueues()).await).await;
+        let first = added[0].as_ref().unwrap();
+        assert!(added.iter().all(|added| added.as_ref().unwrap().id == first.id));
+        assert_eq!(added.iter().filter(|added| !added.as_ref().unwrap().deduplicated).count(), 1);
+        assert_eq!(h.depths("q").await.ready, 1);
+    }
+}
+
+store_test! {
+    async fn one_lease_is_settled_once(h) {
+        h.enqueue(job("q")).await;
+        let lease = h.claim("q").await.delivery.lease;
+        let acks = || (0..10).map(|_| h.ack(lease)).collect();
+        let acked = behind_a_gate(&h, async || all(acks()).await).await;
+        assert_eq!(acked.iter().filter(|acked| !acked.unwrap().already_gone).count(), 1);
+        assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);
+    }
+}
+
+store_test! {
+    async fn the_last_place_in_a_queue_is_given_once(h) {
+        h.set(|queue| queue.max_depth = Some(3));
+        let enqueues = || (0..10).map(|_| h.try_enqueue(job("q"))).collect();
+        let added = behind_a_gate(&h, async || all(enqueues()).await).await;
+        assert_eq!(added.iter().filter(|added| added.is_ok()).count(), 3);
+        assert_eq!(h.depths("q").await.ready, 3);
+    }
+}
