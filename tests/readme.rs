@@ -3,6 +3,8 @@
 //! Ids, leases and times differ from run to run. Where the README shows one of them, what this run has instead is put
 //! into the commands that follow, as a reader would.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 use std::{
     collections::HashMap,
     fs,

@@ -1,5 +1,7 @@
 //! The architecture, held to its word: who may know whom, and how long a file may get.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -43,7 +43,6 @@ impl<S: Store> Broker<S> {
         let mut draining = self.draining.subscribe();
         if *draining.borrow() {
             let settled = self.store.settle(self.ask(), settle).await?;
-            self.report_dead(&settled.dead);
             return Ok(self.drained(&request, named_again.reply(settled)));
         }
         // Sitting down before looking: work that comes in between is not missed.
@@ -88,8 +87,6 @@ impl<S: Store> Broker<S> {
             settle,
         };
         let claimed = self.store.claim(self.ask(), claim).await?;
-        self.report_dead(&claimed.settled.dead);
-        self.report_dead(&claimed.dead);
         for (queue, jobs) in &claimed.left {
             self.wakeups.available(queue, *jobs);
         }

@@ -21,7 +21,7 @@ pub use wakeups::Wakeups;
 
 use crate::{
     domain::{ids::QueueName, limits::Limits, settings::Settings},
-    store::{Ask, DeadNotice, LeaseLost, Refused, Store, StoreError},
+    store::{Ask, LeaseLost, Refused, Store, StoreError},
 };
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -86,22 +86,6 @@ impl<S: Store> Broker<S> {
 
     fn ask(&self) -> Ask {
         Ask { settings: self.settings(), seed: (self.random)() }
-    }
-
-    /// Every dead letter gets one line.
-    fn report_dead(&self, dead: &[DeadNotice]) {
-        for notice in dead {
-            tracing::warn!(
-                queue = %notice.queue,
-                job_id = %notice.id,
-                job_type = notice.job_type,
-                reason = notice.reason.as_str(),
-                attempts = notice.attempts,
-                error_type = notice.error_type,
-                overflow = notice.overflow,
-                "dead-lettered"
-            );
-        }
     }
 }
 

@@ -19,7 +19,6 @@ impl<S: Store> Broker<S> {
     pub async fn settle(&self, settlements: Settlements) -> Result<SettleReply, Error> {
         let (once, again) = named_once(settlements);
         let settled = self.store.settle(self.ask(), once).await?;
-        self.report_dead(&settled.dead);
         Ok(again.reply(settled))
     }
 }

@@ -70,7 +70,6 @@ impl<S: Store> Broker<S> {
                 "lease ran out"
             );
         }
-        self.report_dead(&swept.dead);
         Ok(swept)
     }
 

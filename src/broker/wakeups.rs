@@ -7,7 +7,7 @@
 
 use crate::{
     domain::{ids::QueueName, time::Timestamp},
-    store::Listener,
+    store::{DeadNotice, Listener},
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -142,6 +142,20 @@ impl Wakeups {
 impl Listener for Wakeups {
     fn available(&self, queue: &QueueName, jobs: usize) {
         self.room().wake_for(queue, jobs);
+    }
+
+    /// Every dead letter gets one line.
+    fn died(&self, notice: &DeadNotice) {
+        tracing::warn!(
+            queue = %notice.queue,
+            job_id = %notice.id,
+            job_type = notice.job_type,
+            reason = notice.reason.as_str(),
+            attempts = notice.attempts,
+            error_type = notice.error_type,
+            overflow = notice.overflow,
+            "dead-lettered"
+        );
     }
 
     fn due(&self, at: Timestamp) {

@@ -6,29 +6,15 @@ use super::{
     status,
 };
 use crate::{
-    broker::{Broker, Error, Refusal, RequeueSelector, SettleReply},
+    broker::{Broker, Error, Refusal, RequeueSelector},
     store::{Settlements, Store, StoreError},
 };
 use std::sync::Arc;
-use tokio::task::JoinError;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Debug)]
 pub(super) struct QueueApi<S> {
     pub(super) broker: Arc<Broker<S>>,
-}
-
-impl<S: Store> QueueApi<S> {
-    /// Settles also when the caller's deadline passes meanwhile: the store finishes in any case, and dead letters must
-    /// still get their line in the log.
-    async fn settle_to_the_end(&self, settle: Settlements) -> Result<SettleReply, Status> {
-        let broker = self.broker.clone();
-        let settled = tokio::spawn(async move { broker.settle(settle).await }).await;
-        let stopped =
-            |_: JoinError| StoreError::OutcomeUnknown("the server stopped meanwhile".into());
-        let settled = settled.unwrap_or_else(|error| Err(Error::Store(stopped(error))));
-        settled.map_err(status::status)
-    }
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -82,7 +68,7 @@ impl<S: Store> QueueService for QueueApi<S> {
         let nack =
             convert::nack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
         let settle = Settlements { nacks: vec![nack], ..Settlements::default() };
-        let reply = self.settle_to_the_end(settle).await?;
+        let reply = self.broker.settle(settle).await.map_err(status::status)?;
         Ok(Response::new(convert::nacked(only(reply.nacks)?)))
     }
 
@@ -99,7 +85,7 @@ impl<S: Store> QueueService for QueueApi<S> {
             .map_err(refused)?;
         let reply = match settle.is_empty() {
             true => Default::default(),
-            false => self.settle_to_the_end(settle).await?,
+            false => self.broker.settle(settle).await.map_err(status::status)?,
         };
         Ok(Response::new(convert::settle_response(reply, bad)))
     }

@@ -8,7 +8,7 @@ use crate::{
     domain::{lease::Lease, limits::Limits},
 };
 use pb::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
-use pretend::{NACK_TAKES, Pretend};
+use pretend::Pretend;
 use std::{net::SocketAddr, sync::Mutex};
 use tokio::{io::AsyncReadExt, net::TcpStream, task::JoinHandle};
 use tonic::{Code, Request, transport::Channel};
@@ -40,11 +40,7 @@ impl Running {
 }
 
 async fn start(facts: ServerFacts) -> Running {
-    let store = Arc::new(Pretend {
-        health: Mutex::new(Health::Well),
-        enqueued: Mutex::default(),
-        nacked: Mutex::default(),
-    });
+    let store = Arc::new(Pretend { health: Mutex::new(Health::Well), enqueued: Mutex::default() });
     let settings = Arc::default();
     let wakeups = Arc::new(Wakeups::default());
     let broker = Broker::new(store.clone(), wakeups, settings, Limits::default(), || 7);
@@ -155,19 +151,6 @@ async fn refusals_reach_the_caller_with_their_reason() {
     for (status, reason) in statuses {
         assert_eq!(status.get_details_error_info().unwrap().reason, reason);
     }
-}
-
-#[tokio::test]
-async fn a_nack_is_carried_out_though_its_caller_has_gone() {
-    let running = start(ServerFacts::default()).await;
-    let lease = Lease { number: 1, delivery: 1, nonce: 1 }.to_string();
-    let error = Some(pb::Failure { r#type: "E".into(), ..Default::default() });
-    let mut nack = Request::new(pb::NackRequest { lease, error, ..Default::default() });
-    nack.set_timeout(NACK_TAKES / 3);
-    assert!(running.queue().nack(nack).await.is_err());
-    assert_eq!(*running.store.nacked.lock().unwrap(), 0);
-    tokio::time::sleep(2 * NACK_TAKES).await;
-    assert_eq!(*running.store.nacked.lock().unwrap(), 1);
 }
 
 fn long_poll() -> pb::ClaimRequest {

@@ -84,6 +84,9 @@ pub trait Listener: Send + Sync + 'static {
 
     /// `sweep` has something to do at this time.
     fn due(&self, at: Timestamp);
+
+    /// A job has become a dead letter.
+    fn died(&self, notice: &DeadNotice);
 }
 
 /// The engine is unwell.
@@ -166,8 +169,6 @@ pub struct Claimed {
     pub idle: Vec<Idle>,
     /// Jobs that the queues asked could still hand out.
     pub left: Vec<(QueueName, usize)>,
-    /// Jobs that turned out to be past their deadline or corrupt.
-    pub dead: Vec<DeadNotice>,
 }
 
 impl Claimed {
@@ -253,7 +254,6 @@ pub struct Settled {
     pub acks: Vec<Result<Acked, LeaseLost>>,
     pub nacks: Vec<Result<Attempt, LeaseLost>>,
     pub extends: Vec<Result<Extended, LeaseLost>>,
-    pub dead: Vec<DeadNotice>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,7 +280,6 @@ pub struct Sweep {
 pub struct Swept {
     pub promoted: usize,
     pub expired: Vec<ExpiredLease>,
-    pub dead: Vec<DeadNotice>,
     /// When the next sweep has something to do; now, if this one stopped at its bound.
     pub next: Option<Timestamp>,
 }
@@ -357,7 +356,7 @@ pub struct DeadLetterQuery {
     /// Those that died after this one.
     pub after: u64,
     pub limit: usize,
-    /// Bodies, headers and attempts too.
+    /// Bodies and headers too.
     pub full: bool,
     /// Ends the page early.
     pub max_bytes: usize,

@@ -212,7 +212,8 @@ store_test! {
         h.advance(SECOND);
         let claimed = h.try_claim(claim_of(&["q"], 1)).await;
         assert_eq!(claimed.jobs[0].spec.id.to_string(), "good");
-        assert_eq!(claimed.dead.len(), 1);
-        assert_eq!(claimed.dead[0].reason, redrive::domain::job::DeadReason::Expired);
+        let died = h.told.take_died();
+        assert_eq!(died.len(), 1);
+        assert_eq!(died[0].reason, redrive::domain::job::DeadReason::Expired);
     }
 }

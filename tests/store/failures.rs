@@ -235,7 +235,7 @@ store_test! {
         h.claim_many("q", 1_200).await;
         h.advance(HOUR);
         let swept = h.sweep().await;
-        assert_eq!((swept.expired.len(), swept.dead.len()), (1_200, 1_200));
+        assert_eq!((swept.expired.len(), h.told.take_died().len()), (1_200, 1_200));
         assert_eq!(h.depths("q").await.dead, 1_200);
     }
 }
@@ -245,10 +245,11 @@ store_test! {
         let ready = h.enqueue(job("q").expires(seconds(10))).await;
         let scheduled = h.enqueue(job("q").delay(HOUR).expires(seconds(10))).await;
         h.advance(seconds(10) - MILLISECOND);
-        assert!(h.sweep().await.dead.is_empty());
+        h.sweep().await;
+        assert!(h.told.take_died().is_empty());
         h.advance(MILLISECOND);
-        let swept = h.sweep().await;
-        assert_eq!(swept.dead.len(), 2);
+        h.sweep().await;
+        assert_eq!(h.told.take_died().len(), 2);
         for id in [ready, scheduled] {
             let death = h.view(&id).await.death.unwrap();
             assert_eq!((death.reason, death.died_at), (DeadReason::Expired, h.now()));
@@ -262,7 +263,8 @@ store_test! {
         h.enqueue(job("q").expires(seconds(10))).await;
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(20));
-        assert!(h.sweep().await.dead.is_empty());
+        h.sweep().await;
+        assert!(h.told.take_died().is_empty());
         assert!(h.ack(lease).await.is_ok());
     }
 }
@@ -289,8 +291,8 @@ store_test! {
         h.enqueue(job("q").retries(0)).await;
         let lease = h.claim("q").await.delivery.lease;
         let nack = redrive::store::Nack { lease, ending: failed("Timeout"), checkpoint: String::new() };
-        let settled = h.settle(redrive::store::Settlements { nacks: vec![nack], ..Default::default() }).await;
-        let notice = &settled.dead[0];
+        h.settle(redrive::store::Settlements { nacks: vec![nack], ..Default::default() }).await;
+        let notice = &h.told.take_died()[0];
         assert_eq!((notice.queue.as_str(), notice.job_type.as_str()), ("q", "mail"));
         assert_eq!((notice.reason, notice.attempts), (DeadReason::Exhausted, 1));
         assert_eq!((notice.error_type.as_str(), notice.overflow), ("Timeout", false));

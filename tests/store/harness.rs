@@ -12,9 +12,9 @@ use redrive::{
     },
     env::{Clock, ManualClock},
     store::{
-        Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Delivered, Depths,
-        Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView, Refused,
-        Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
+        Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
+        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView,
+        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
         embedded::{Embedded, Options},
     },
 };
@@ -75,6 +75,7 @@ impl Engine for Embedded {
 pub(crate) struct Told {
     available: Mutex<Vec<(String, usize)>>,
     due: Mutex<Vec<Timestamp>>,
+    died: Mutex<Vec<DeadNotice>>,
     /// While a test holds this, the store waits where it tells of available jobs.
     pub(crate) gate: Mutex<()>,
 }
@@ -86,6 +87,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Told {
     pub(crate) fn take_available(&self) -> Vec<(String, usize)> {
         std::mem::take(&mut lock(&self.available))
+    }
+
+    pub(crate) fn take_died(&self) -> Vec<DeadNotice> {
+        std::mem::take(&mut lock(&self.died))
     }
 
     fn take_due(&self) -> Vec<Timestamp> {
@@ -101,6 +106,10 @@ impl Listener for Told {
 
     fn due(&self, at: Timestamp) {
         lock(&self.due).push(at);
+    }
+
+    fn died(&self, notice: &DeadNotice) {
+        lock(&self.died).push(notice.clone());
     }
 }
 
@@ -321,7 +330,6 @@ impl<S: Engine> Harness<S> {
             let swept = swept.expect("the store is well");
             all.promoted += swept.promoted;
             all.expired.extend(swept.expired);
-            all.dead.extend(swept.dead);
             all.next = swept.next;
             if all.next.is_none_or(|next| next > self.now()) {
                 return all;

@@ -59,7 +59,13 @@ impl<S: Engine> Real<S> {
         job
     }
 
+    /// Whom the store told to be dead since the step began.
+    fn died(&self) -> Vec<JobId> {
+        self.h.told.take_died().into_iter().map(|notice| notice.id).collect()
+    }
+
     async fn step(&mut self, model: &Model, op: Op) {
+        self.h.told.take_died();
         match (op, &model.answer) {
             (Op::Enqueue(jobs), Answer::Enqueued(expected)) => {
                 let jobs = jobs.iter().map(|job| self.new_job(job)).collect();
@@ -127,7 +133,7 @@ impl<S: Engine> Real<S> {
                     swept.expired.iter().map(|e| e.id.clone()).collect::<Vec<_>>(),
                     ids(expired)
                 );
-                assert_eq!(swept.dead.iter().map(|d| d.id.clone()).collect::<Vec<_>>(), ids(dead));
+                assert_eq!(self.died(), ids(dead));
             }
             (Op::Advance(by), _) => {
                 self.h.advance(by);
@@ -176,8 +182,7 @@ impl<S: Engine> Real<S> {
         }
         let reasons: Vec<_> = claimed.idle.iter().map(|idle| (idle.reason, idle.until)).collect();
         assert_eq!(reasons, *idle);
-        let died: Vec<_> = claimed.dead.iter().map(|notice| notice.id.clone()).collect();
-        assert_eq!(died, dead.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
+        assert_eq!(self.died(), dead.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
     }
 
     fn requeue_of(&self, model: &Model, queue: usize, pick: &Pick, overflow: bool) -> Requeue {

@@ -15,7 +15,8 @@ store_test! {
         let queue = h.queue("q").await.unwrap();
         assert_eq!((queue.depths.held(), queue.totals.completed), (0, 1));
         h.advance(2 * HOUR);
-        assert!(h.sweep().await.dead.is_empty());
+        h.sweep().await;
+        assert!(h.told.take_died().is_empty());
     }
 }
 

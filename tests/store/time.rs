@@ -19,7 +19,7 @@ store_test! {
         for jump in [HOUR_SECONDS, -2 * HOUR_SECONDS, HOUR_SECONDS * 24] {
             h.clock.jump_wall(jump);
             let swept = h.sweep().await;
-            assert!(swept.expired.is_empty() && swept.dead.is_empty() && swept.promoted == 0);
+            assert!(swept.expired.is_empty() && h.told.take_died().is_empty() && swept.promoted == 0);
             assert_eq!(h.now(), before);
             assert_eq!(h.idle("later").await.reason, IdleReason::NotDue);
         }

@@ -9,21 +9,14 @@ use crate::{
     },
     store::*,
 };
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 /// Has no jobs and takes any.
 #[derive(Debug)]
 pub(super) struct Pretend {
     pub(super) health: Mutex<Health>,
     pub(super) enqueued: Mutex<Vec<NewJob>>,
-    /// Nacks that were carried out; each takes a while.
-    pub(super) nacked: Mutex<usize>,
 }
-
-pub(super) const NACK_TAKES: Duration = Duration::from_millis(300);
 
 impl Store for Arc<Pretend> {
     fn now(&self) -> Timestamp {
@@ -57,15 +50,10 @@ impl Store for Arc<Pretend> {
     }
 
     async fn settle(&self, _: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
-        if !settlements.nacks.is_empty() {
-            tokio::time::sleep(NACK_TAKES).await;
-            *self.nacked.lock().unwrap() += settlements.nacks.len();
-        }
         Ok(Settled {
             acks: settlements.acks.iter().map(|_| Ok(Acked { already_gone: true })).collect(),
             nacks: settlements.nacks.iter().map(|_| Err(LeaseLost)).collect(),
             extends: settlements.extends.iter().map(|_| Err(LeaseLost)).collect(),
-            dead: Vec::new(),
         })
     }
 

@@ -123,7 +123,7 @@ impl Writer<'_> {
         basket: &mut Basket<'_>,
     ) -> Result<(), Failure> {
         let mut most = most.min(basket.room());
-        while most > 0 && self.memory.leases.len() < self.options.max_leases {
+        while most > 0 && !self.leases_are_full() {
             let firsts = self.first_ready(queue, most)?;
             if firsts.is_empty() {
                 return Ok(());
@@ -179,14 +179,14 @@ impl Writer<'_> {
             Err(damaged) => {
                 self.take_ready(&place, at)?;
                 let reason = DeadReason::Corrupt;
-                basket.out.dead.push(self.bury(&place, &damaged, &progress, reason, settings)?);
+                self.bury(&place, &damaged, &progress, reason, settings)?;
                 return Ok(());
             }
         };
         if progress.deadline(spec.expires_at).is_some_and(|deadline| deadline <= self.now) {
             self.take_ready(&place, at)?;
             let reason = DeadReason::Expired;
-            basket.out.dead.push(self.bury(&place, &spec, &progress, reason, settings)?);
+            self.bury(&place, &spec, &progress, reason, settings)?;
             return Ok(());
         }
         let bytes = size(&spec, &progress);
@@ -259,7 +259,7 @@ impl Writer<'_> {
         Ok(Delivered { queue, spec, progress, delivery, last_failure })
     }
 
-    fn last_failure(&mut self, number: u64) -> Result<Option<JobFailure>, Failure> {
+    pub(super) fn last_failure(&mut self, number: u64) -> Result<Option<JobFailure>, Failure> {
         let mut rows = self.sql.last_failure.query([number.cast_signed()])?;
         let Some(row) = rows.next()? else {
             return Ok(None);
@@ -274,10 +274,17 @@ impl Writer<'_> {
         Ok(self.read_progress(number)?.unwrap_or_default())
     }
 
+    fn leases_are_full(&self) -> bool {
+        self.memory.leases.len() >= self.options.max_leases
+    }
+
     fn idle(&self, share: &Share) -> Idle {
         let queue = self.memory.find(&share.queue).and_then(|number| self.memory.queue(number));
         let (reason, until) = match queue {
             None => (IdleReason::NoSuchQueue, None),
+            Some(queue) if queue.depths.ready > 0 && self.leases_are_full() => {
+                (IdleReason::Limited, None)
+            }
             Some(queue) if queue.depths.scheduled > 0 => (IdleReason::NotDue, queue.next_due),
             Some(_) => (IdleReason::Empty, None),
         };

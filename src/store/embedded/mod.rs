@@ -41,11 +41,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
+/// Bodies among them, together.
+const WAITING_KIB_MAX: usize = 256 * 1024;
 /// What one transaction takes of them.
 const STEP_MAX: usize = 2_048;
 /// Reading connections that are kept open.
@@ -98,6 +100,8 @@ pub struct Embedded {
     health: Arc<RwLock<Health>>,
     reserve_bytes: u64,
     directory: PathBuf,
+    /// In KiB.
+    room: Semaphore,
 }
 
 impl Embedded {
@@ -160,6 +164,7 @@ impl Embedded {
             health,
             reserve_bytes,
             directory,
+            room: Semaphore::new(WAITING_KIB_MAX),
         })
     }
 
@@ -218,6 +223,15 @@ impl Embedded {
         })
     }
 
+    /// Bodies that wait for the disk take memory, which has an end.
+    fn room_for(&self, jobs: &[NewJob]) -> Result<SemaphorePermit<'_>, StoreError> {
+        let bytes: usize = jobs.iter().map(|job| job.body.bytes().len()).sum();
+        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX);
+        self.room.try_acquire_many(kib).map_err(|_| {
+            StoreError::Overloaded(format!("{} MiB wait for the disk", WAITING_KIB_MAX / 1024))
+        })
+    }
+
     fn stopped(&self) -> Option<StoreError> {
         match &*self.health.read().unwrap_or_else(PoisonError::into_inner) {
             Health::Stopped(why) => Some(StoreError::Unavailable(why.clone())),
@@ -239,6 +253,7 @@ impl Store for Embedded {
         if let Some(why) = self.disk_low() {
             return Err(StoreError::DiskLow(why));
         }
+        let _room = self.room_for(&jobs)?;
         match self.write(Command::Enqueue(ask, jobs)).await? {
             Answer::Enqueue(results) => Ok(results),
             _ => Err(wrong_answer()),

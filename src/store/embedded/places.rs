@@ -242,18 +242,15 @@ impl Writer<'_> {
         spec: &Spec,
         progress: &Progress,
         settings: &QueueSettings,
-    ) -> Result<Option<DeadNotice>, Failure> {
+    ) -> Result<(), Failure> {
         let at = match next {
-            Next::Bury(reason) => {
-                return self.bury(place, spec, progress, reason, settings).map(Some);
-            }
+            Next::Bury(reason) => return self.bury(place, spec, progress, reason, settings),
             Next::Later { at } | Next::Behind { at } => at,
             Next::OldPlace => old_place,
         };
         let state = self.wait(place, at)?;
         self.save_progress(place.number, state, at, 0, progress)?;
-        self.watch_deadline(place.number, progress.deadline(spec.expires_at))?;
-        Ok(None)
+        self.watch_deadline(place.number, progress.deadline(spec.expires_at))
     }
 
     /// DEAD, from any state; its place has been given up.
@@ -264,7 +261,7 @@ impl Writer<'_> {
         progress: &Progress,
         reason: DeadReason,
         settings: &QueueSettings,
-    ) -> Result<DeadNotice, Failure> {
+    ) -> Result<(), Failure> {
         let Some(queue) = self.memory.queue(place.queue) else {
             return Err(lost_place(place));
         };
@@ -299,15 +296,20 @@ impl Writer<'_> {
             queue.totals.dead_lettered += 1;
             queue.totals.retried_finished += u64::from(progress.retries > 0);
         });
-        Ok(DeadNotice {
+        let error_type = match progress.last_failed_at {
+            Some(_) => self.last_failure(place.number)?.map(|failure| failure.error_type),
+            None => None,
+        };
+        self.died.push(DeadNotice {
             queue: name,
             id: spec.id.clone(),
             job_type: spec.job_type.clone(),
             reason,
             attempts: progress.tries,
-            error_type: String::new(),
+            error_type: error_type.unwrap_or_default(),
             overflow,
-        })
+        });
+        Ok(())
     }
 
     pub(super) fn save_progress(

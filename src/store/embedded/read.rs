@@ -94,7 +94,7 @@ pub(super) fn jobs(
     Ok(views)
 }
 
-/// One job whole. `full`: with body and attempts.
+/// One job with its history. `full`: with body and headers.
 fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobView>> {
     let Some(found) = lookup::place(connection, number)? else {
         return Ok(None);
@@ -129,11 +129,7 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         progress.deliveries = delivery.lease.delivery;
     }
     let (first, last) = failures(connection, number)?;
-    let attempts = if full {
-        attempts(connection, number, first.as_ref(), last.as_ref())?
-    } else {
-        Vec::new()
-    };
+    let attempts = attempts(connection, number, first.as_ref(), last.as_ref())?;
     let ahead = match found.state {
         State::Ready => Some(ahead(connection, &found, number, &spec)?),
         _ => None,

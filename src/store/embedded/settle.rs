@@ -14,7 +14,7 @@ use crate::{
         time::Timestamp,
         verdict::{Ending, Leased, judge},
     },
-    store::{Ack, Acked, Ask, DeadNotice, Extend, Extended, LeaseLost, Nack, Settled, Settlements},
+    store::{Ack, Acked, Ask, Extend, Extended, LeaseLost, Nack, Settled, Settlements},
 };
 
 /// Keys of finished jobs that a queue remembers.
@@ -24,7 +24,6 @@ const FINISHED_KEYS_MAX: u64 = 1_000_000;
 pub(super) struct Ended {
     pub(super) attempt: Attempt,
     pub(super) spec: Spec,
-    pub(super) dead: Option<DeadNotice>,
 }
 
 impl Writer<'_> {
@@ -35,9 +34,7 @@ impl Writer<'_> {
             settled.acks.push(self.ack(ask, ack)?);
         }
         for nack in &items.nacks {
-            let (result, dead) = self.nack(ask, nack, &mut dice)?;
-            settled.nacks.push(result);
-            settled.dead.extend(dead);
+            settled.nacks.push(self.nack(ask, nack, &mut dice)?);
         }
         for extend in &items.extends {
             settled.extends.push(self.extend(ask, extend)?);
@@ -119,12 +116,12 @@ impl Writer<'_> {
         ask: &Ask,
         nack: &Nack,
         dice: &mut Dice,
-    ) -> Result<(Result<Attempt, LeaseLost>, Option<DeadNotice>), Failure> {
+    ) -> Result<Result<Attempt, LeaseLost>, Failure> {
         let Some(held) = self.memory.leases.current(nack.lease).cloned() else {
-            return Ok((self.nacked_before(nack.lease)?.ok_or(LeaseLost), None));
+            return Ok(self.nacked_before(nack.lease)?.ok_or(LeaseLost));
         };
         let ended = self.end(ask, &held, nack.ending.clone(), &nack.checkpoint, dice)?;
-        Ok((Ok(ended.attempt), ended.dead))
+        Ok(Ok(ended.attempt))
     }
 
     /// The answer to a Nack that was given before, until the job is delivered again.
@@ -179,11 +176,7 @@ impl Writer<'_> {
         self.end_lease(number, queue)?;
         self.record(number, verdict.progress.recorded, &verdict.attempt)?;
         let place = Place::of(queue, number, &spec, true);
-        let mut dead =
-            self.go_on(&place, verdict.next, held.ready_at, &spec, &verdict.progress, settings)?;
-        if let (Some(notice), Some(failure)) = (&mut dead, &verdict.attempt.failure) {
-            notice.error_type = failure.error_type.clone();
-        }
+        self.go_on(&place, verdict.next, held.ready_at, &spec, &verdict.progress, settings)?;
         let failed = verdict.attempt.failure.is_some();
         let retried = verdict.progress.retries > progress.retries;
         self.memory.change(queue, |queue| {
@@ -191,7 +184,7 @@ impl Writer<'_> {
             queue.totals.retries += u64::from(retried);
             queue.totals.lease_expired += u64::from(expired);
         });
-        Ok(Ended { attempt: verdict.attempt, spec, dead })
+        Ok(Ended { attempt: verdict.attempt, spec })
     }
 
     /// Worker and checkpoint of a lease.

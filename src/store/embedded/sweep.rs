@@ -37,7 +37,7 @@ impl Writer<'_> {
         }
         self.return_abandoned()?;
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
-        self.pass_deadlines(ask, &mut swept)?;
+        self.pass_deadlines(ask)?;
         if self.now.since(self.last_tidied) >= TIDY_EVERY {
             self.last_tidied = self.now;
             self.tidy(&ask.settings)?;
@@ -107,13 +107,12 @@ impl Writer<'_> {
                 let (id, attempt) = (ended.spec.id, ended.attempt);
                 swept.expired.push(ExpiredLease { queue, id, attempt });
             }
-            swept.dead.extend(ended.dead);
         }
         Ok(())
     }
 
     /// Jobs that wait past their deadline die; one that runs is judged when its delivery ends.
-    fn pass_deadlines(&mut self, ask: &Ask, swept: &mut Swept) -> Result<(), Failure> {
+    fn pass_deadlines(&mut self, ask: &Ask) -> Result<(), Failure> {
         if self.memory.next_deadline.is_none_or(|next| next > self.now) {
             return Ok(());
         }
@@ -158,7 +157,7 @@ impl Writer<'_> {
             if let Some(name) = name {
                 let settings = ask.settings.queue(&name).clone();
                 let reason = DeadReason::Expired;
-                swept.dead.push(self.bury(&place, &spec, &progress, reason, &settings)?);
+                self.bury(&place, &spec, &progress, reason, &settings)?;
             }
         }
         Ok(self.refresh_deadline()?)

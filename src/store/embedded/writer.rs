@@ -11,8 +11,8 @@ use crate::{
         time::Timestamp,
     },
     store::{
-        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, Enqueued, Listener, Refused, Requeue,
-        RequeueRefused, Requeued, Settled, Settlements, StoreError, Sweep, Swept,
+        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Refused,
+        Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError, Sweep, Swept,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -100,6 +100,8 @@ pub(super) struct Writer<'c> {
     pub(super) scratch: Vec<u8>,
     pub(super) now: Timestamp,
     pub(super) last_tidied: Timestamp,
+    /// Dead letters of this transaction, to be told of once it is on disk.
+    pub(super) died: Vec<DeadNotice>,
     clock: SharedClock,
     listener: Arc<dyn Listener>,
     announced: Option<Timestamp>,
@@ -133,6 +135,7 @@ impl<'c> Writer<'c> {
             scratch: Vec::new(),
             now,
             last_tidied: now,
+            died: Vec::new(),
             clock: Arc::new(Mutex::new(clock)),
             listener,
             announced: None,
@@ -170,6 +173,9 @@ impl<'c> Writer<'c> {
             Ok(answers) => {
                 let listener = self.listener.clone();
                 self.memory.committed(self.now, |queue, jobs| listener.available(queue, jobs));
+                for notice in self.died.drain(..) {
+                    listener.died(&notice);
+                }
                 for (reply, answer) in replies.into_iter().zip(answers) {
                     self.answer(reply, answer);
                 }
@@ -179,6 +185,7 @@ impl<'c> Writer<'c> {
             Err(failure) => {
                 // Best effort: a transaction that cannot even be rolled back is gone with the connection.
                 let _ = self.sql.rollback.execute([]);
+                self.died.clear();
                 let failure = match self.load() {
                     Ok(()) => failure,
                     Err(error) => Failure::Stopped(error.to_string()),
