@@ -6,14 +6,13 @@ use crate::{
 };
 use std::{
     collections::HashSet,
-    pin::Pin,
     task::{Context, Poll, Waker},
 };
 
 /// Starts all calls before it waits for the first.
 async fn all<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
     let mut wake = Context::from_waker(Waker::noop());
-    let mut started: Vec<(Pin<Box<F>>, Option<F::Output>)> = Vec::new();
+    let mut started = Vec::new();
     for call in calls {
         let mut call = Box::pin(call);
         let answer = match call.as_mut().poll(&mut wake) {
