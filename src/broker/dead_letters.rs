@@ -4,7 +4,8 @@ use super::{Broker, Error, Refusal};
 use crate::{
     domain::ids::{DeadPart, JobId, QueueName},
     store::{
-        DeadLetterPage, DeadLetterQuery, Refused, Requeue, RequeueRefused, Requeued, Store, Which,
+        DeadLetterPage, DeadLetterQuery, Deaths, Refused, Requeue, RequeueRefused, Requeued, Store,
+        Which,
     },
 };
 
@@ -16,7 +17,7 @@ pub struct RequeueRequest {
     pub keep_attempts: bool,
     pub dry_run: bool,
     /// From an earlier answer.
-    pub cutoff: Option<u64>,
+    pub among: Option<Deaths>,
 }
 
 /// Exactly one way to say which dead letters are meant.
@@ -41,7 +42,7 @@ impl<S: Store> Broker<S> {
         let which = match request.which {
             RequeueSelector::Ids(ids) => Which::Ids(ids),
             RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => {
-                Which::Oldest { limit: limit.min(self.limits.bulk_max), cutoff: request.cutoff }
+                Which::Oldest { limit: limit.min(self.limits.bulk_max), among: request.among }
             }
         };
         let requeue = Requeue {

@@ -317,10 +317,10 @@ pub struct Requeue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     Ids(Vec<JobId>),
-    /// The first so many in the order of death, up to and with `cutoff`: jobs that die later are not met.
+    /// The first so many in the order of death. `among`: goes on with an earlier call's set.
     Oldest {
         limit: usize,
-        cutoff: Option<u64>,
+        among: Option<Deaths>,
     },
 }
 
@@ -329,8 +329,15 @@ pub struct Requeued {
     pub ids: Vec<JobId>,
     pub skipped: Vec<(JobId, SkipReason)>,
     pub has_more: bool,
-    /// The newest death that this call could have met.
-    pub cutoff: u64,
+    /// What going on meets: not what was skipped, and not what died since the first call.
+    pub left: Deaths,
+}
+
+/// A stretch of a queue's order of death.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deaths {
+    pub after: u64,
+    pub up_to: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

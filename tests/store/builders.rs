@@ -171,5 +171,5 @@ pub(crate) fn requeue_of(name: &str, which: Which) -> Requeue {
 }
 
 pub(crate) fn oldest(limit: usize) -> Which {
-    Which::Oldest { limit, cutoff: None }
+    Which::Oldest { limit, among: None }
 }

@@ -16,7 +16,7 @@ use redrive::{
         job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
     },
-    store::{Claim, Requeue, RequeueRefused, Which, embedded::Embedded},
+    store::{Claim, Deaths, Requeue, RequeueRefused, Which, embedded::Embedded},
 };
 use std::marker::PhantomData;
 
@@ -189,11 +189,11 @@ impl<S: Engine> Real<S> {
         let which = match pick {
             Pick::Ids(ids) => Which::Ids(ids.iter().map(|id| self.id(*id)).collect()),
             Pick::Oldest { limit, .. } => {
-                let cutoff = match &model.answer {
-                    Answer::Requeued { cutoff, .. } => Some(*cutoff),
+                let among = match &model.answer {
+                    Answer::Requeued { cutoff, .. } => Some(Deaths { after: 0, up_to: *cutoff }),
                     _ => None,
                 };
-                Which::Oldest { limit: *limit, cutoff }
+                Which::Oldest { limit: *limit, among }
             }
         };
         let part = format!("dlq:{}{}", if overflow { "overflow:" } else { "" }, name(queue));
@@ -210,7 +210,7 @@ impl<S: Engine> Real<S> {
         assert_eq!(done.ids, ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
         let expected: Vec<_> = skipped.iter().map(|(id, reason)| (self.id(*id), *reason)).collect();
         assert_eq!(done.skipped, expected);
-        assert_eq!((done.has_more, done.cutoff), (*has_more, *cutoff));
+        assert_eq!((done.has_more, done.left.up_to), (*has_more, *cutoff));
     }
 
     /// Every job is where the model has it and nowhere else, and the counters count what is there.

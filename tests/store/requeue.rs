@@ -78,11 +78,25 @@ store_test! {
         for delivered in h.claim_many("q", 2).await {
             h.nack(delivered.delivery.lease, permanent()).await.unwrap();
         }
-        let go_on = |limit| Which::Oldest { limit, cutoff: Some(first.cutoff) };
+        let go_on = |limit| Which::Oldest { limit, among: Some(first.left) };
         let second = h.requeue(requeue_of("q", go_on(2))).await.unwrap();
         assert_eq!((second.ids, second.has_more), (ids(&["c"]), false));
-        assert_eq!(second.cutoff, first.cutoff);
+        assert_eq!(second.left.up_to, first.left.up_to);
         assert_eq!(h.depths("q").await.dead, 2);
+    }
+}
+
+store_test! {
+    async fn letters_that_cannot_go_back_do_not_hold_up_the_others(h) {
+        h.bury(job("q").id("a").key("k")).await;
+        bury_all(&h, &["b"]).await;
+        h.enqueue(job("q").id("live").key("k")).await;
+        let first = h.requeue(requeue_of("q", oldest(1))).await.unwrap();
+        assert_eq!(first.skipped, [(id("a"), SkipReason::KeyTaken)]);
+        assert!(first.has_more);
+        let go_on = Which::Oldest { limit: 1, among: Some(first.left) };
+        let second = h.requeue(requeue_of("q", go_on)).await.unwrap();
+        assert_eq!((second.ids, second.has_more), (ids(&["b"]), false));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     broker::{RequeueRequest, RequeueSelector},
     domain::{ids::DeadPart, limits::Limits, settings::Settings},
     grpc::pb,
-    store::{DeadLetterPage, DeadLetterQuery, JobView, Requeued, SkipReason},
+    store::{DeadLetterPage, DeadLetterQuery, Deaths, JobView, Requeued, SkipReason},
 };
 
 /// What tokens are bound to.
@@ -47,7 +47,8 @@ pub(in crate::grpc) fn list_dead_letters(
     let after = match &part {
         Some(part) if !request.page_token.is_empty() => {
             let query = query_name(part);
-            page_token::decode_number(Kind::DeadLetters, &query, &request.page_token)
+            page_token::decode_numbers(Kind::DeadLetters, &query, &request.page_token)
+                .map(|[after]| after)
                 .unwrap_or_else(|problem| {
                     check.refuse("page_token", problem);
                     0
@@ -79,7 +80,7 @@ pub(in crate::grpc) fn dead_letters_page(
     });
     let (dead_letters, cut_after) = page_token::fit(letters, limits.reply_bytes);
     let next = cut_after.or(page.next);
-    let token = |next| page_token::encode_number(Kind::DeadLetters, &query_name(part), next);
+    let token = |next| page_token::encode_numbers(Kind::DeadLetters, &query_name(part), &[next]);
     pb::ListDeadLettersResponse {
         dead_letters,
         next_page_token: next.map_or_else(String::new, token),
@@ -125,10 +126,11 @@ pub(in crate::grpc) fn requeue(
     let target = check.queue_if_given("target_queue", &request.target_queue);
     check.without_meaning("request_id", !request.request_id.is_empty());
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
-    let cutoff = match &part {
+    let among = match &part {
         Some(part) if !request.cutoff.is_empty() => {
             let query = query_name(part);
-            page_token::decode_number(Kind::Cutoff, &query, &request.cutoff)
+            page_token::decode_numbers(Kind::Cutoff, &query, &request.cutoff)
+                .map(|[after, up_to]| Deaths { after, up_to })
                 .map_err(|problem| check.refuse("cutoff", problem))
                 .ok()
         }
@@ -142,7 +144,7 @@ pub(in crate::grpc) fn requeue(
         target,
         keep_attempts,
         dry_run,
-        cutoff,
+        among,
     });
     check.done(requeue)
 }
@@ -207,7 +209,9 @@ pub(in crate::grpc) fn requeue_response(
     part: Option<&DeadPart>,
     requeued: Requeued,
 ) -> pb::RequeueResponse {
-    let cutoff = |part| page_token::encode_number(Kind::Cutoff, &query_name(part), requeued.cutoff);
+    let Deaths { after, up_to } = requeued.left;
+    let cutoff =
+        |part| page_token::encode_numbers(Kind::Cutoff, &query_name(part), &[after, up_to]);
     let skipped = requeued.skipped.into_iter().map(|(id, reason)| {
         let reason = match reason {
             SkipReason::JobNotFound => "JOB_NOT_FOUND",

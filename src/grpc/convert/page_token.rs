@@ -41,14 +41,23 @@ pub(super) fn decode(kind: Kind, query: &str, token: &str) -> Result<Vec<u8>, &'
     Ok(position.to_vec())
 }
 
-pub(super) fn encode_number(kind: Kind, query: &str, number: u64) -> String {
-    encode(kind, query, &number.to_be_bytes())
+pub(super) fn encode_numbers(kind: Kind, query: &str, numbers: &[u64]) -> String {
+    let position: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+    encode(kind, query, &position)
 }
 
-pub(super) fn decode_number(kind: Kind, query: &str, token: &str) -> Result<u64, &'static str> {
+pub(super) fn decode_numbers<const N: usize>(
+    kind: Kind,
+    query: &str,
+    token: &str,
+) -> Result<[u64; N], &'static str> {
     let position = decode(kind, query, token)?;
-    let position = position.try_into().map_err(|_| "not a token of this server")?;
-    Ok(u64::from_be_bytes(position))
+    let (numbers, rest) = position.as_chunks::<8>();
+    let numbers: Vec<_> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
+    match (numbers.try_into(), rest) {
+        (Ok(numbers), []) => Ok(numbers),
+        _ => Err("not a token of this server"),
+    }
 }
 
 /// As many items as fit into a reply, at least one; and, where some had to stay out, the position of the last one in.
@@ -78,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_token_of_another_query_is_told_from_a_broken_one() {
-        let token = encode_number(Kind::DeadLetters, "emails", 7);
-        let why = |kind, query, token: &str| decode_number(kind, query, token).unwrap_err();
+        let token = encode_numbers(Kind::DeadLetters, "emails", &[7]);
+        let why = |kind, query, token: &str| decode_numbers::<1>(kind, query, token).unwrap_err();
         assert!(why(Kind::DeadLetters, "payments", &token).contains("another query"));
         assert!(why(Kind::Cutoff, "emails", &token).contains("another query"));
         assert!(why(Kind::DeadLetters, "emails", &token[1..]).contains("not a token"));
@@ -102,22 +111,22 @@ mod tests {
         fn tokens_read_back(query in ".{0,40}", position: Vec<u8>, number: u64) {
             let token = encode(Kind::Queues, &query, &position);
             prop_assert_eq!(decode(Kind::Queues, &query, &token), Ok(position));
-            let token = encode_number(Kind::Cutoff, &query, number);
-            prop_assert_eq!(decode_number(Kind::Cutoff, &query, &token), Ok(number));
+            let token = encode_numbers(Kind::Cutoff, &query, &[number, 1]);
+            prop_assert_eq!(decode_numbers(Kind::Cutoff, &query, &token), Ok([number, 1]));
         }
 
         #[test]
         fn a_changed_character_is_noticed(number: u64, at in 0usize..23) {
-            let mut token = encode_number(Kind::Cutoff, "q", number).into_bytes();
+            let mut token = encode_numbers(Kind::Cutoff, "q", &[number]).into_bytes();
             prop_assume!(at < token.len() - 1);
             token[at] = if token[at] == b'A' { b'B' } else { b'A' };
             let token = String::from_utf8(token).unwrap();
-            prop_assert!(decode_number(Kind::Cutoff, "q", &token).is_err());
+            prop_assert!(decode_numbers::<1>(Kind::Cutoff, "q", &token).is_err());
         }
 
         #[test]
         fn no_text_makes_reading_stumble(text in ".{0,64}") {
-            prop_assert!(decode_number(Kind::Cutoff, "q", &text).is_err());
+            prop_assert!(decode_numbers::<1>(Kind::Cutoff, "q", &text).is_err());
         }
     }
 }

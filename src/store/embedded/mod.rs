@@ -321,6 +321,7 @@ impl Store for Embedded {
     fn health(&self) -> Health {
         match self.stopped() {
             Some(why) => Health::Stopped(why.to_string()),
+            None if self.commands.is_closed() => Health::Stopped("the writer has ended".into()),
             None => self.disk_low().map_or(Health::Well, Health::DiskLow),
         }
     }

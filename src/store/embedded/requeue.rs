@@ -10,7 +10,7 @@ use crate::{
         ids::JobId,
         job::{DeadReason, Spec, State, sameness},
     },
-    store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which},
+    store::{Ask, Deaths, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which},
 };
 
 /// A dead letter, found.
@@ -36,7 +36,8 @@ impl Writer<'_> {
             return Ok(Err(RequeueRefused::TooManyQueues { limit }));
         }
         let newest = self.memory.queue(queue).map_or(0, |queue| queue.next_death - 1);
-        let mut out = Requeued { cutoff: newest, ..Requeued::default() };
+        let left = Deaths { after: 0, up_to: newest };
+        let mut out = Requeued { left, ..Requeued::default() };
         let overflow_only = requeue.part.overflow_only;
         match &requeue.which {
             Which::Ids(ids) => {
@@ -47,13 +48,14 @@ impl Writer<'_> {
                     }
                 }
             }
-            Which::Oldest { limit, cutoff } => {
-                out.cutoff = cutoff.unwrap_or(newest);
+            Which::Oldest { limit, among } => {
+                out.left = among.unwrap_or(out.left);
                 let dead =
-                    self.oldest_dead(queue, out.cutoff, overflow_only, limit.saturating_add(1))?;
+                    self.oldest_dead(queue, out.left, overflow_only, limit.saturating_add(1))?;
                 out.has_more = dead.len() > *limit;
                 for dead in dead.iter().take(*limit) {
                     self.requeue_one(queue, dead, requeue, &mut out)?;
+                    out.left.after = dead.death;
                 }
             }
         }
@@ -63,14 +65,14 @@ impl Writer<'_> {
     fn oldest_dead(
         &mut self,
         queue: QueueNumber,
-        cutoff: u64,
+        among: Deaths,
         overflow_only: bool,
         limit: usize,
     ) -> Result<Vec<Dead>, Failure> {
         let mut rows = self.sql.oldest_dead.query((
             queue,
-            0,
-            cutoff.cast_signed(),
+            among.after.cast_signed(),
+            among.up_to.cast_signed(),
             overflow_only,
             i64::try_from(limit).unwrap_or(i64::MAX),
         ))?;

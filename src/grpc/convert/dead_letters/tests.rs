@@ -156,10 +156,11 @@ fn a_requeue_with_bad_fields_names_them() {
 
 #[test]
 fn a_cutoff_goes_on_with_the_same_set() {
-    let requeued = Requeued { cutoff: 17, has_more: true, ..Requeued::default() };
+    let requeued =
+        Requeued { left: Deaths { after: 3, up_to: 17 }, has_more: true, ..Requeued::default() };
     let cutoff = requeue_response(Some(&part("q")), requeued).cutoff;
     let again = send(|r| (r.all, r.cutoff) = (true, cutoff.clone())).unwrap();
-    assert_eq!(again.cutoff, Some(17));
+    assert_eq!(again.among, Some(Deaths { after: 3, up_to: 17 }));
     let other = |r: &mut pb::RequeueRequest| {
         (r.queue, r.all, r.cutoff) = ("other".into(), true, cutoff);
     };
