@@ -55,10 +55,12 @@ async fn going_on_with_the_cutoff_meets_nothing_twice() {
     let two = pb::RequeueRequest { limit: 2, ..all("q") };
     let first = server.requeue(two.clone()).await.unwrap();
     assert_eq!((first.job_ids.join(""), first.has_more), ("ab".into(), true));
-    // One that was sent round dies again, and a new one dies.
-    let lease = server.take("q").await.lease;
-    let permanent = pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&lease, "E") };
-    server.nack(permanent).await.unwrap();
+    // Those that were sent round die again, and a new one dies.
+    for _ in 0..2 {
+        let lease = server.take("q").await.lease;
+        let kind = pb::NackKind::Permanent.into();
+        server.nack(pb::NackRequest { kind, ..nack(&lease, "E") }).await.unwrap();
+    }
     server.bury("q", "new", error("E")).await;
     let rest = pb::RequeueRequest { cutoff: first.cutoff, ..two };
     let second = server.requeue(rest).await.unwrap();
