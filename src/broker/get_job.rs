@@ -19,12 +19,17 @@ pub struct JobReport {
 
 impl<S: Store> Broker<S> {
     pub async fn get_job(&self, id: JobId, queue: Option<QueueName>) -> Result<JobReport, Error> {
-        let mut views = self.store.job(id.clone(), queue).await?;
+        let mut views = self.store.job(id.clone(), queue.clone()).await?;
         if views.len() > 1 {
             let queues = views.into_iter().map(|view| view.queue).collect();
             return Err(Refusal::AmbiguousJobId { id: id.to_string(), queues }.into());
         }
         let Some(view) = views.pop() else {
+            if let Some(queue) = queue
+                && !self.queue_exists(&queue).await?
+            {
+                return Err(Refusal::QueueNotFound { queue }.into());
+            }
             return Err(Refusal::JobNotFound { id: id.to_string() }.into());
         };
         let waiting_because = waiting_because(&view, self.store.now());
