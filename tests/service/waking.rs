@@ -1,7 +1,12 @@
 //! Waiting workers: woken when there is work, in time, and no more of them than needed. In real time.
 
 use crate::server::{Server, Setup, at, claim, job, job_of, long, nack, steady, time};
-use redrive::grpc::pb;
+use redrive::{
+    broker::{ClaimRequest, Order},
+    domain::ids::QueueName,
+    grpc::pb,
+    store::Settlements,
+};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::{Request, Status};
@@ -120,7 +125,20 @@ async fn a_long_poll_answers_before_the_callers_deadline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_hung_up_takes_no_job_with_it() {
     let server = in_real_time(Duration::ZERO).await;
-    let gone = worker(&server, "q");
+    // Asks the broker itself: over the wire nobody can tell when the server learns of a hang-up.
+    let request = ClaimRequest {
+        queues: vec![QueueName::parse("q").unwrap()],
+        order: Order::Strict,
+        max_jobs: 1,
+        max_bytes: 1 << 20,
+        wait: Duration::from_secs(25),
+        lease_duration: None,
+        worker_id: String::new(),
+        request_id: String::new(),
+        settle: Settlements::default(),
+    };
+    let broker = server.broker.clone();
+    let gone = tokio::spawn(async move { broker.claim(request).await });
     server.broker.store().looked(1).await;
     let waiting = worker(&server, "q");
     server.broker.store().looked(2).await;
