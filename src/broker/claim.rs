@@ -86,7 +86,12 @@ impl<S: Store> Broker<S> {
             request_id: request.request_id.clone(),
             settle,
         };
-        let claimed = self.store.claim(self.ask(), claim).await?;
+        let mut claimed = self.store.claim(self.ask(), claim).await?;
+        for idle in &mut claimed.idle {
+            if idle.reason == IdleReason::NoSuchQueue && self.is_configured(&idle.queue) {
+                idle.reason = IdleReason::Empty;
+            }
+        }
         for (queue, jobs) in &claimed.left {
             self.wakeups.available(queue, *jobs);
         }

@@ -4,8 +4,8 @@ use super::{Broker, Error, Refusal};
 use crate::{
     domain::ids::{DeadPart, JobId, QueueName},
     store::{
-        DeadLetterPage, DeadLetterQuery, Deaths, Refused, Requeue, RequeueRefused, Requeued, Store,
-        Which,
+        DeadLetterPage, DeadLetterQuery, Deaths, Refused, Requeue, RequeueRefused, Requeued,
+        SkipReason, Store, Which,
     },
 };
 
@@ -33,6 +33,9 @@ impl<S: Store> Broker<S> {
         let queue = query.part.queue.clone();
         match self.store.dead_letters(query).await? {
             Some(page) => Ok(page),
+            None if self.is_configured(&queue) => {
+                Ok(DeadLetterPage { jobs: Vec::new(), next: None, total: 0 })
+            }
             None => Err(self.unknown_queue(queue)),
         }
     }
@@ -45,6 +48,11 @@ impl<S: Store> Broker<S> {
                 Which::Oldest { limit: limit.min(self.limits.bulk_max), among: request.among }
             }
         };
+        let configured = self.is_configured(&queue);
+        let named = match &which {
+            Which::Ids(ids) if configured => ids.clone(),
+            _ => Vec::new(),
+        };
         let requeue = Requeue {
             part: request.part,
             which,
@@ -54,6 +62,10 @@ impl<S: Store> Broker<S> {
         };
         match self.store.requeue(self.ask(), requeue).await? {
             Ok(requeued) => Ok(requeued),
+            Err(RequeueRefused::NoSuchQueue) if configured => {
+                let skipped = named.into_iter().map(|id| (id, SkipReason::JobNotFound));
+                Ok(Requeued { skipped: skipped.collect(), ..Requeued::default() })
+            }
             Err(RequeueRefused::NoSuchQueue) => Err(self.unknown_queue(queue)),
             Err(RequeueRefused::TooManyQueues { limit }) => {
                 Err(Refusal::NotAdded(Refused::TooManyQueues { limit }).into())

@@ -41,8 +41,7 @@ impl<S: Store> Broker<S> {
         let queue = match &request.queue {
             None => &settings.defaults,
             Some(name) => {
-                let configured = settings.queues.contains_key(name);
-                if !configured && !self.queue_exists(name).await? {
+                if !self.queue_exists(name).await? {
                     return Err(Refusal::QueueNotFound { queue: name.clone() }.into());
                 }
                 settings.queue(name)
@@ -66,13 +65,6 @@ impl<S: Store> Broker<S> {
             })?;
         }
         Ok(explain(policy))
-    }
-
-    async fn queue_exists(&self, name: &QueueName) -> Result<bool, Error> {
-        let part = crate::domain::ids::DeadPart { queue: name.clone(), overflow_only: false };
-        let query =
-            crate::store::DeadLetterQuery { part, after: 0, limit: 0, full: false, max_bytes: 0 };
-        Ok(self.store.dead_letters(query).await?.is_some())
     }
 }
 

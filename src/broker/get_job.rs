@@ -19,12 +19,17 @@ pub struct JobReport {
 
 impl<S: Store> Broker<S> {
     pub async fn get_job(&self, id: JobId, queue: Option<QueueName>) -> Result<JobReport, Error> {
-        let mut views = self.store.job(id.clone(), queue).await?;
+        let mut views = self.store.job(id.clone(), queue.clone()).await?;
         if views.len() > 1 {
             let queues = views.into_iter().map(|view| view.queue).collect();
             return Err(Refusal::AmbiguousJobId { id: id.to_string(), queues }.into());
         }
         let Some(view) = views.pop() else {
+            if let Some(queue) = queue
+                && !self.queue_exists(&queue).await?
+            {
+                return Err(Refusal::QueueNotFound { queue }.into());
+            }
             return Err(Refusal::JobNotFound { id: id.to_string() }.into());
         };
         let waiting_because = waiting_because(&view, self.store.now());
@@ -32,7 +37,7 @@ impl<S: Store> Broker<S> {
     }
 }
 
-/// One sentence, naming the real reason.
+/// One sentence, naming the real reason. Nothing while it runs.
 fn waiting_because(view: &JobView, now: Timestamp) -> String {
     match view.state {
         State::Scheduled => {
@@ -47,19 +52,13 @@ fn waiting_because(view: &JobView, now: Timestamp) -> String {
             Some(ahead) if ahead.more => {
                 format!("more than {} jobs of higher or equal priority go first", ahead.jobs)
             }
+            Some(ahead) if ahead.jobs == 1 => "1 job of higher or equal priority goes first".into(),
             Some(ahead) if ahead.jobs > 0 => {
-                format!("{} of higher or equal priority go first", jobs(ahead.jobs))
+                format!("{} jobs of higher or equal priority go first", ahead.jobs)
             }
             _ => "it is next; no worker has asked for it yet".into(),
         },
-        State::Leased => view.delivery.as_ref().map_or_else(String::new, |delivery| {
-            let worker = match delivery.worker_id.as_str() {
-                "" => "a worker without a name",
-                name => name,
-            };
-            let rest = human(delivery.expires_at.since(now));
-            format!("it is running: leased to {worker} for another {rest}")
-        }),
+        State::Leased => String::new(),
         State::Dead => view.death.as_ref().map_or_else(String::new, |death| {
             format!(
                 "it is dead ({}) and runs again only when it is requeued",
@@ -68,8 +67,4 @@ fn waiting_because(view: &JobView, now: Timestamp) -> String {
         }),
         State::Completed => "it is done".into(),
     }
-}
-
-fn jobs(count: usize) -> String {
-    if count == 1 { "1 job".into() } else { format!("{count} jobs") }
 }

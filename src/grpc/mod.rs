@@ -8,6 +8,7 @@ mod convert;
 mod incoming;
 mod limits;
 mod queue_service;
+mod reason;
 mod status;
 mod transport;
 
@@ -16,6 +17,8 @@ mod transport;
 pub mod pb {
     tonic::include_proto!("redrive.v1");
 }
+
+pub use reason::Reason;
 
 use crate::{
     broker::Broker,

@@ -4,13 +4,14 @@
 use super::{
     convert::{Invalid, duration_out},
     pb,
+    reason::Reason,
 };
 use crate::{
     broker::{Error, Refusal},
     store::{Refused, StoreError},
 };
 use std::{collections::HashMap, time::Duration};
-use tonic::{Code, Status, metadata::MetadataMap};
+use tonic::{Status, metadata::MetadataMap};
 use tonic_types::{ErrorDetails, StatusExt};
 
 const DOMAIN: &str = "redrive";
@@ -31,8 +32,7 @@ const NAMES_MAX: usize = 5;
 /// All that is said about one refusal.
 #[derive(Debug)]
 struct Explanation {
-    code: Code,
-    reason: &'static str,
+    reason: Reason,
     message: String,
     /// Fields at fault, with what is wrong with each.
     fields: Vec<(String, String)>,
@@ -43,9 +43,9 @@ struct Explanation {
 }
 
 impl Explanation {
-    fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { code, reason, message, fields: vec![], retry_after: None, facts: vec![] }
+        Self { reason, message, fields: vec![], retry_after: None, facts: vec![] }
     }
 
     fn field(mut self, field: &str) -> Self {
@@ -85,7 +85,7 @@ impl Explanation {
         self.bound();
         let facts: HashMap<_, _> =
             self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let mut details = ErrorDetails::with_error_info(self.reason, DOMAIN, facts);
+        let mut details = ErrorDetails::with_error_info(self.reason.as_str(), DOMAIN, facts);
         for (field, message) in self.fields {
             details.add_bad_request_violation(field, message);
         }
@@ -97,14 +97,14 @@ impl Explanation {
                 metadata.insert("grpc-retry-pushback-ms", millis);
             }
         }
-        Status::with_error_details_and_metadata(self.code, self.message, details, metadata)
+        Status::with_error_details_and_metadata(self.reason.code(), self.message, details, metadata)
     }
 
     fn into_item(mut self) -> pb::ItemError {
         self.bound();
         pb::ItemError {
-            code: self.code.into(),
-            reason: self.reason.to_owned(),
+            code: self.reason.code().into(),
+            reason: self.reason.as_str().to_owned(),
             message: self.message,
             retryable: self.retry_after.is_some(),
             retry_after: self.retry_after.map(duration_out),
@@ -145,9 +145,7 @@ pub(super) fn not_implemented(call: &str) -> Status {
     let version = env!("CARGO_PKG_VERSION");
     let message =
         format!("{call} is not in this version ({version}) of the server; upgrade it to use it");
-    Explanation::new(Code::Unimplemented, "NOT_IMPLEMENTED", message)
-        .fact("call", call)
-        .into_status()
+    Explanation::new(Reason::NotImplemented, message).fact("call", call).into_status()
 }
 
 /// A request that the transport could not hand over.
@@ -156,7 +154,7 @@ pub(super) fn message_too_large(detail: &str) -> Status {
         "the request is too long; send fewer items in a call, or keep the data elsewhere and send \
          a reference: {detail}"
     );
-    Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message).into_status()
+    Explanation::new(Reason::BodyTooLarge, message).into_status()
 }
 
 /// A request that is not what the contract says.
@@ -165,7 +163,7 @@ pub(super) fn unreadable(detail: &str) -> Status {
         "the request cannot be read: {detail}; check that both sides use the same contract, and \
          send deeply nested JSON in `text`"
     );
-    Explanation::new(Code::InvalidArgument, "INVALID_FIELD", message).into_status()
+    Explanation::new(Reason::InvalidField, message).into_status()
 }
 
 fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
@@ -178,11 +176,11 @@ fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
     let mut explanation = match sizes[..] {
         // Only if nothing else is wrong: shrinking the body would then be enough.
         [(bytes, limit), ..] if sizes.len() == found.len() => {
-            Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message)
+            Explanation::new(Reason::BodyTooLarge, message)
                 .fact("bytes", bytes)
                 .fact("limit", limit)
         }
-        _ => Explanation::new(Code::InvalidArgument, "INVALID_FIELD", message),
+        _ => Explanation::new(Reason::InvalidField, message),
     };
     let field = |violation: &super::convert::Violation| {
         (violation.field.clone(), violation.message.clone())
@@ -195,7 +193,7 @@ fn explain(refusal: &Refusal) -> Explanation {
     match refusal {
         Refusal::Field { field, message } => {
             let whole = format!("{field}: {message}");
-            let mut explanation = Explanation::new(Code::InvalidArgument, "INVALID_FIELD", whole);
+            let mut explanation = Explanation::new(Reason::InvalidField, whole);
             explanation.fields.push((field.clone(), message.clone()));
             explanation
         }
@@ -204,7 +202,7 @@ fn explain(refusal: &Refusal) -> Explanation {
                 "a body is at most {limit} bytes and this one has {bytes}; \
                  keep the data elsewhere and send a reference"
             );
-            Explanation::new(Code::InvalidArgument, "BODY_TOO_LARGE", message)
+            Explanation::new(Reason::BodyTooLarge, message)
                 .fact("bytes", bytes)
                 .fact("limit", limit)
                 .field("body")
@@ -213,18 +211,17 @@ fn explain(refusal: &Refusal) -> Explanation {
             let message = format!(
                 "there is no job {id:?}: it never was, or it is done and its queue keeps no results"
             );
-            Explanation::new(Code::NotFound, "JOB_NOT_FOUND", message).fact("job_id", id)
+            Explanation::new(Reason::JobNotFound, message).fact("job_id", id)
         }
         Refusal::QueueNotFound { queue } => {
             let message = format!(
                 "there is no queue {queue}: it comes into being with its first job or in the \
                  configuration; ListQueues tells which there are"
             );
-            Explanation::new(Code::NotFound, "QUEUE_NOT_FOUND", message).fact("queue", queue)
+            Explanation::new(Reason::QueueNotFound, message).fact("queue", queue)
         }
         Refusal::LeaseLost => Explanation::new(
-            Code::FailedPrecondition,
-            "LEASE_LOST",
+            Reason::LeaseLost,
             "the lease has ended or been superseded, so the job is no longer this worker's: drop \
              the work, and extend earlier or claim with a longer lease_duration next time",
         ),
@@ -236,7 +233,7 @@ fn explain(refusal: &Refusal) -> Explanation {
             }
             let names = names.join(", ");
             let message = format!("the id {id:?} is in use in {names}; name the queue as well");
-            Explanation::new(Code::FailedPrecondition, "AMBIGUOUS_JOB_ID", message)
+            Explanation::new(Reason::AmbiguousJobId, message)
                 .fact("job_id", id)
                 .fact("queues", names)
         }
@@ -245,7 +242,7 @@ fn explain(refusal: &Refusal) -> Explanation {
 }
 
 fn explain_refused(refused: &Refused) -> Explanation {
-    let conflict = |message| Explanation::new(Code::AlreadyExists, "KEY_CONFLICT", message);
+    let conflict = |message| Explanation::new(Reason::KeyConflict, message);
     match refused {
         Refused::IdTaken => conflict(
             "the job_id belongs to a job of another type or body in this queue; use another id, \
@@ -267,17 +264,14 @@ fn explain_refused(refused: &Refused) -> Explanation {
                 "the queue is at its depth limit of {limit} jobs; try again when workers have \
                  caught up, or raise max_depth"
             );
-            Explanation::new(Code::ResourceExhausted, "QUEUE_FULL", message)
-                .fact("limit", limit)
-                .retry_after(SOON)
+            Explanation::new(Reason::QueueFull, message).fact("limit", limit).retry_after(SOON)
         }
         Refused::TooManyQueues { limit } => {
             let message = format!(
                 "there are already {limit} queues, the most this server has; use an existing one \
                  (queues left empty are forgotten after 24 h)"
             );
-            Explanation::new(Code::ResourceExhausted, "TOO_MANY_QUEUES", message)
-                .fact("limit", limit)
+            Explanation::new(Reason::TooManyQueues, message).fact("limit", limit)
         }
     }
 }
@@ -288,7 +282,7 @@ fn explain_store(error: &StoreError) -> Explanation {
             let message = format!(
                 "the store cannot be reached, and nothing was changed; try again: {detail}"
             );
-            Explanation::new(Code::Unavailable, "STORE_UNAVAILABLE", message).retry_after(SOON)
+            Explanation::new(Reason::StoreUnavailable, message).retry_after(SOON)
         }
         StoreError::DiskLow(detail) => disk_low(detail),
         StoreError::Overloaded(detail) => {
@@ -296,14 +290,14 @@ fn explain_store(error: &StoreError) -> Explanation {
                 "more is waiting to be written than the server takes, and nothing was changed; \
                  try again in a moment: {detail}"
             );
-            Explanation::new(Code::ResourceExhausted, "OVERLOADED", message).retry_after(SOON)
+            Explanation::new(Reason::Overloaded, message).retry_after(SOON)
         }
         StoreError::OutcomeUnknown(detail) => {
             let message = format!(
                 "the call may or may not have been carried out; repeat it (with the same \
                  idempotency_key, job_id or request_id nothing happens twice): {detail}"
             );
-            Explanation::new(Code::Unavailable, "OUTCOME_UNKNOWN", message).retry_after(SOON)
+            Explanation::new(Reason::OutcomeUnknown, message).retry_after(SOON)
         }
     }
 }
@@ -313,7 +307,7 @@ fn disk_low(detail: &str) -> Explanation {
         "the disk is nearly full, so no new jobs are taken while those there are can still be \
          finished; free some space, then try again: {detail}"
     );
-    Explanation::new(Code::Unavailable, "DISK_LOW", message).retry_after(LATER)
+    Explanation::new(Reason::DiskLow, message).retry_after(LATER)
 }
 
 #[cfg(test)]

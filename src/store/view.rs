@@ -62,6 +62,14 @@ pub struct QueueView {
     pub oldest_ready_at: Option<Timestamp>,
 }
 
+impl QueueView {
+    /// Of a queue that nobody has enqueued to yet.
+    pub fn empty(name: QueueName) -> Self {
+        let (depths, totals) = (Depths::default(), Totals::default());
+        Self { name, depths, totals, oldest_ready_at: None }
+    }
+}
+
 /// How many jobs are in which state now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depths {

@@ -116,7 +116,8 @@ mod tests {
         let (valid, refused) = enqueue_batch(&context(), request).unwrap();
         assert_eq!(valid.len(), 2);
         assert_eq!(refused[0].0, 1);
-        assert_eq!(refused[0].1.0[0].field, "jobs[1].queue");
+        assert_eq!(refused[0].1.0[0].field, "queue");
+        assert!(refused[0].1.0[0].to_string().starts_with("jobs[1].queue: "));
     }
 
     #[test]
@@ -141,11 +142,12 @@ mod tests {
             extends: vec![pb::ExtendRequest::default()],
         };
         let (_, refused) = settlements(context().limits, request.clone(), false).unwrap();
-        assert_eq!(refused.acks[0].1.0[0].field, "acks[0].lease");
-        assert_eq!(refused.nacks[0].1.0[0].field, "nacks[0].lease");
-        assert_eq!(refused.extends[0].1.0[0].field, "extends[0].lease");
+        assert!(refused.acks[0].1.0[0].to_string().starts_with("acks[0].lease: "));
+        assert!(refused.nacks[0].1.0[0].to_string().starts_with("nacks[0].lease: "));
+        assert!(refused.extends[0].1.0[0].to_string().starts_with("extends[0].lease: "));
         let (_, refused) = settlements(context().limits, request, true).unwrap();
-        assert_eq!(refused.acks[0].1.0[0].field, "settle.acks[0].lease");
+        assert_eq!(refused.acks[0].1.0[0].field, "lease");
+        assert!(refused.acks[0].1.0[0].to_string().starts_with("settle.acks[0].lease: "));
     }
 
     proptest! {

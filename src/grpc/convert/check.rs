@@ -10,6 +10,9 @@ use std::fmt::{self, Display};
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::grpc) struct Violation {
+    /// The item that it is in. None: the request itself.
+    pub(in crate::grpc) place: Option<Place>,
+    /// Named within the item.
     pub(in crate::grpc) field: String,
     pub(in crate::grpc) message: String,
     /// It is the body, and this is its size and the limit.
@@ -18,6 +21,9 @@ pub(in crate::grpc) struct Violation {
 
 impl Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Place { list, at }) = self.place {
+            write!(f, "{list}[{at}].")?;
+        }
         write!(f, "{}: {}", self.field, self.message)
     }
 }
@@ -29,12 +35,12 @@ pub(in crate::grpc) struct Invalid(pub(in crate::grpc) Vec<Violation>);
 impl Invalid {
     pub(super) fn one(field: impl Into<String>, message: impl Into<String>) -> Self {
         let (field, message) = (field.into(), message.into());
-        Self(vec![Violation { field, message, body_too_large: None }])
+        Self(vec![Violation { place: None, field, message, body_too_large: None }])
     }
 }
 
 /// Where in the request an item stands: `jobs[3]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::grpc) struct Place {
     pub(super) list: &'static str,
     pub(super) at: usize,
@@ -61,11 +67,8 @@ impl<'a> Check<'a> {
     }
 
     fn push(&mut self, field: impl Display, message: String, size: Option<(usize, usize)>) {
-        let field = match self.place {
-            None => field.to_string(),
-            Some(Place { list, at }) => format!("{list}[{at}].{field}"),
-        };
-        self.found.push(Violation { field, message, body_too_large: size });
+        let (place, field) = (self.place, field.to_string());
+        self.found.push(Violation { place, field, message, body_too_large: size });
     }
 
     /// The value, unless something was refused.

@@ -213,17 +213,8 @@ pub(in crate::grpc) fn enqueue_batch_response(
     let refused = refused
         .into_iter()
         .map(|(at, invalid)| (at, Outcome::Error(status::invalid_item(&invalid))));
-    let result = |(at, mut outcome)| {
-        if let Outcome::Error(error) = &mut outcome
-            && !error.field.is_empty()
-            && !error.field.starts_with("jobs[")
-        {
-            error.field = format!("jobs[{at}].{}", error.field);
-        }
-        pb::EnqueueResult { outcome: Some(outcome) }
-    };
-    let outcomes = merge(answers, refused).into_iter().enumerate();
-    pb::EnqueueBatchResponse { results: outcomes.map(result).collect() }
+    let result = |outcome| pb::EnqueueResult { outcome: Some(outcome) };
+    pb::EnqueueBatchResponse { results: merge(answers, refused).into_iter().map(result).collect() }
 }
 
 #[cfg(test)]

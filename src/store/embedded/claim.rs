@@ -10,6 +10,7 @@ use crate::{
     domain::{
         chance::Dice,
         failure::Failure as JobFailure,
+        ids::JobId,
         job::{DeadReason, Progress, Spec},
         lease::Lease,
         time::{Timestamp, millis_ceil},
@@ -18,8 +19,10 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What a job adds to a reply beside its body and texts.
-const JOB_OVERHEAD_BYTES: usize = 256;
+/// What a job adds to a reply beside its body and texts: queue, lease and times.
+const JOB_OVERHEAD_BYTES: usize = 320;
+/// Details are kept as text and sent as values: `1,` becomes eleven bytes.
+const DETAILS_GROWTH: usize = 6;
 /// Due jobs that one claim moves before it looks.
 const PROMOTIONS_MAX: usize = 1_000;
 
@@ -106,7 +109,9 @@ impl Writer<'_> {
             }
             if let Ok(spec) = self.read_job(number)? {
                 let progress = self.progress_under(&held)?;
-                let delivered = self.delivered(&held, spec, progress, &basket.claim.worker_id)?;
+                let failure = self.failure_before(number, &progress)?;
+                let delivered =
+                    self.delivered(&held, spec, progress, failure, &basket.claim.worker_id)?;
                 basket.out.jobs.push(delivered);
             }
         }
@@ -189,7 +194,8 @@ impl Writer<'_> {
             self.bury(&place, &spec, &progress, reason, settings)?;
             return Ok(());
         }
-        let bytes = size(&spec, &progress);
+        let failure = self.failure_before(place.number, &progress)?;
+        let bytes = size(&spec, &progress, failure.as_ref());
         if !basket.has_room_for(bytes) {
             return Ok(());
         }
@@ -216,7 +222,7 @@ impl Writer<'_> {
             request: basket.request.clone(),
         };
         self.insert_lease(&held, &basket.claim.worker_id)?;
-        let delivered = self.delivered(&held, spec, progress, &basket.claim.worker_id)?;
+        let delivered = self.delivered(&held, spec, progress, failure, &basket.claim.worker_id)?;
         self.memory.leases.insert(held);
         basket.out.jobs.push(delivered);
         Ok(())
@@ -246,17 +252,25 @@ impl Writer<'_> {
         held: &Held,
         spec: Spec,
         progress: Progress,
+        last_failure: Option<JobFailure>,
         worker_id: &str,
     ) -> Result<Delivered, Failure> {
         let name = self.memory.queue(held.queue).map(|queue| queue.name.clone());
         let queue = name.ok_or_else(|| Failure::Stopped("a lease without its queue".into()))?;
-        let last_failure = if progress.last_failed_at.is_some() {
-            self.last_failure(held.lease.number)?
-        } else {
-            None
-        };
         let delivery = held.delivery(worker_id.to_owned());
         Ok(Delivered { queue, spec, progress, delivery, last_failure })
+    }
+
+    /// Why the attempt before failed, for the worker that tries again.
+    fn failure_before(
+        &mut self,
+        number: u64,
+        progress: &Progress,
+    ) -> Result<Option<JobFailure>, Failure> {
+        if progress.last_failed_at.is_none() {
+            return Ok(None);
+        }
+        self.last_failure(number)
     }
 
     pub(super) fn last_failure(&mut self, number: u64) -> Result<Option<JobFailure>, Failure> {
@@ -303,12 +317,24 @@ fn traits_of(place: &Place, spec: &Spec, progress: &Progress) -> Traits {
     Traits(bits.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum())
 }
 
-fn size(spec: &Spec, progress: &Progress) -> usize {
+/// At least what the job takes in a reply.
+fn size(spec: &Spec, progress: &Progress, last_failure: Option<&JobFailure>) -> usize {
+    let failure = last_failure.map_or(0, |failure| {
+        let texts = failure.error_type.len() + failure.message.len();
+        texts + failure.details.len() * DETAILS_GROWTH
+    });
     let headers: usize =
         spec.headers.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+    let id = match &spec.id {
+        JobId::Text(id) => id.len(),
+        JobId::Uuid(_) => 0,
+    };
     spec.body.bytes().len()
         + headers
+        + id
         + spec.job_type.len()
+        + spec.content_type.len()
+        + failure
         + progress.checkpoint.len()
         + JOB_OVERHEAD_BYTES
 }

@@ -1,0 +1,146 @@
+//! Calls on dead letters that must neither move nor show anything.
+
+use crate::{
+    scene::Scene,
+    server::{error, inner},
+};
+use redrive::grpc::pb;
+use tonic::Code;
+
+fn list(queue: &str) -> pb::ListDeadLettersRequest {
+    pb::ListDeadLettersRequest { queue: queue.into(), ..Default::default() }
+}
+
+fn requeue(queue: &str) -> pb::RequeueRequest {
+    pb::RequeueRequest { queue: queue.into(), ..Default::default() }
+}
+
+fn all(queue: &str) -> pb::RequeueRequest {
+    pb::RequeueRequest { all: true, ..requeue(queue) }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_not_found() {
+    let scene = Scene::set().await;
+    let server = &scene.server;
+    let not_found = Code::NotFound;
+    for id in ["nope", "'; drop table jobs; --", "0198f7c0-0000-7000-8000-000000000000"] {
+        scene.refuses(server.get_job(id), not_found, "JOB_NOT_FOUND", &[]).await;
+        scene.refuses(server.get_job_in(id, "q"), not_found, "JOB_NOT_FOUND", &[]).await;
+    }
+    let no_queue = "QUEUE_NOT_FOUND";
+    scene.refuses(server.get_job_in("dead", "nope"), not_found, no_queue, &[]).await;
+    for name in ["nope", "dlq:nope", "dlq:overflow:nope"] {
+        scene.refuses(server.list_dead(list(name)), not_found, no_queue, &[]).await;
+        scene.refuses(server.requeue(all(name)), not_found, no_queue, &[]).await;
+    }
+    let explain = pb::ExplainPolicyRequest { queue: "nope".into(), ..Default::default() };
+    let call = async { inner(server.admin().explain_policy(explain).await) };
+    scene.refuses(call, not_found, no_queue, &[]).await;
+    scene.still_works().await;
+}
+
+#[tokio::test]
+async fn dead_letters_are_named_by_their_queue() {
+    let scene = Scene::set().await;
+    for name in ["", "dlq:", "dlq:overflow:", "overflow:q", "dlq:dlq:q", "DLQ:q", "dlq: q", "q "] {
+        scene.refuses_fields(scene.server.list_dead(list(name)), &["queue"]).await;
+        scene.refuses_fields(scene.server.requeue(all(name)), &["queue"]).await;
+    }
+    let target = pb::RequeueRequest { target_queue: "dlq:q".into(), ..all("q") };
+    scene.refuses_fields(scene.server.requeue(target), &["target_queue"]).await;
+}
+
+#[tokio::test]
+async fn exactly_one_selector_is_named() {
+    let scene = Scene::set().await;
+    let ids = || vec!["dead".to_owned()];
+    let filter = || Some(pb::DeadLetterFilter::default());
+    let given = Some(pb::DeadLetterFilter { error_type: "E".into(), ..Default::default() });
+    for (request, fields) in [
+        (requeue("q"), &["job_ids"][..]),
+        (pb::RequeueRequest { all: true, oldest: 1, ..requeue("q") }, &["oldest", "all"]),
+        (pb::RequeueRequest { job_ids: ids(), oldest: 1, ..requeue("q") }, &["job_ids", "oldest"]),
+        (pb::RequeueRequest { job_ids: ids(), all: true, ..requeue("q") }, &["job_ids", "all"]),
+        (pb::RequeueRequest { filter: filter(), all: true, ..requeue("q") }, &["filter", "all"]),
+        (pb::RequeueRequest { filter: filter(), ..requeue("q") }, &["filter"]),
+        // Not in this version: refused, never taken for "all".
+        (pb::RequeueRequest { filter: given, ..requeue("q") }, &["filter"]),
+        (pb::RequeueRequest { limit: 5, job_ids: ids(), ..requeue("q") }, &["limit"]),
+        (pb::RequeueRequest { job_ids: vec![String::new()], ..requeue("q") }, &["job_ids[0]"]),
+        (pb::RequeueRequest { job_ids: vec!["x".repeat(257)], ..requeue("q") }, &["job_ids[0]"]),
+    ] {
+        scene.refuses_fields(scene.server.requeue(request), fields).await;
+    }
+}
+
+#[tokio::test]
+async fn reasons_are_bounded_and_request_ids_come_later() {
+    let scene = Scene::set().await;
+    let request = pb::RequeueRequest { reason: "x".repeat(1_025), ..all("q") };
+    scene.refuses_fields(scene.server.requeue(request), &["reason"]).await;
+    let request = pb::RequeueRequest { request_id: "again".into(), ..all("q") };
+    scene.refuses_fields(scene.server.requeue(request), &["request_id"]).await;
+}
+
+#[tokio::test]
+async fn filters_of_a_list_come_later_and_an_empty_one_is_none() {
+    let scene = Scene::set().await;
+    let filter = Some(pb::DeadLetterFilter { http_status: 503, ..Default::default() });
+    let filtered = pb::ListDeadLettersRequest { filter, ..list("q") };
+    scene.refuses_fields(scene.server.list_dead(filtered), &["filter"]).await;
+    let filter = Some(pb::DeadLetterFilter::default());
+    let empty = pb::ListDeadLettersRequest { filter, ..list("q") };
+    assert_eq!(scene.server.list_dead(empty).await.unwrap().dead_letters.len(), 1);
+}
+
+#[tokio::test]
+async fn a_view_that_nobody_knows_is_refused() {
+    let scene = Scene::set().await;
+    for view in [3, -1, i32::MAX] {
+        let request = pb::ListDeadLettersRequest { view, ..list("q") };
+        scene.refuses_fields(scene.server.list_dead(request), &["view"]).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_good_only_as_they_came_and_where_they_came_from() {
+    let scene = Scene::set().await;
+    let server = &scene.server;
+    for (queue, id) in [("q", "dead-2"), ("other", "a"), ("other", "b")] {
+        server.bury(queue, id, error("E")).await;
+    }
+    let page = |queue| pb::ListDeadLettersRequest { page_size: 1, ..list(queue) };
+    let token = server.list_dead(page("q")).await.unwrap().next_page_token;
+    let foreign = server.list_dead(page("other")).await.unwrap().next_page_token;
+    let dry = |queue| pb::RequeueRequest { dry_run: true, ..all(queue) };
+    let cutoff = server.requeue(dry("q")).await.unwrap().cutoff;
+    let foreign_cutoff = server.requeue(dry("other")).await.unwrap().cutoff;
+    assert!(!token.is_empty() && !cutoff.is_empty());
+
+    let changed = |token: &str, at: usize| {
+        let mut token = token.as_bytes().to_vec();
+        token[at] = if token[at] == b'A' { b'B' } else { b'A' };
+        String::from_utf8(token).unwrap()
+    };
+    let rubbish = || ["rubbish", "\0", "AAAAAAAAAAAAAAAAAAAAAAA"].map(str::to_owned);
+    let mut bad: Vec<_> = rubbish().into();
+    bad.extend([foreign, cutoff.clone()]);
+    bad.extend((0..token.len()).map(|at| changed(&token, at)));
+    for page_token in bad {
+        let request = pb::ListDeadLettersRequest { page_token, ..list("q") };
+        scene.refuses_fields(server.list_dead(request), &["page_token"]).await;
+    }
+    let request =
+        pb::ListDeadLettersRequest { page_token: token.clone(), ..list("dlq:overflow:q") };
+    scene.refuses_fields(server.list_dead(request), &["page_token"]).await;
+
+    let mut bad: Vec<_> = rubbish().into();
+    bad.extend([foreign_cutoff, token]);
+    bad.extend((0..cutoff.len()).map(|at| changed(&cutoff, at)));
+    for cutoff in bad {
+        let request = pb::RequeueRequest { cutoff, ..all("q") };
+        scene.refuses_fields(server.requeue(request), &["cutoff"]).await;
+    }
+    scene.still_works().await;
+}

@@ -1,0 +1,106 @@
+//! A store that counts how often claims look into it, and otherwise does what the one inside does.
+
+use redrive::{
+    domain::{
+        ids::{JobId, QueueName},
+        job::NewJob,
+        lease::Lease,
+        time::Timestamp,
+    },
+    store::{
+        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, QueueView,
+        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, StoreError, Sweep,
+        Swept,
+    },
+};
+use tokio::sync::watch;
+
+#[derive(Debug)]
+pub(crate) struct Counting<S> {
+    inner: S,
+    looks: watch::Sender<usize>,
+}
+
+impl<S> Counting<S> {
+    pub(crate) fn new(inner: S) -> Self {
+        Self { inner, looks: watch::Sender::new(0) }
+    }
+
+    /// Claims that have looked so far.
+    pub(crate) fn looks(&self) -> usize {
+        *self.looks.borrow()
+    }
+
+    /// Resolves once so many claims have looked.
+    pub(crate) async fn looked(&self, times: usize) {
+        let mut looks = self.looks.subscribe();
+        looks.wait_for(|looks| *looks >= times).await.expect("the sender is here");
+    }
+}
+
+impl<S: Store> Store for Counting<S> {
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    async fn enqueue(
+        &self,
+        ask: Ask,
+        jobs: Vec<NewJob>,
+    ) -> Result<Vec<Result<Enqueued, Refused>>, StoreError> {
+        self.inner.enqueue(ask, jobs).await
+    }
+
+    async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
+        let claimed = self.inner.claim(ask, claim).await;
+        self.looks.send_modify(|looks| *looks += 1);
+        claimed
+    }
+
+    async fn settle(&self, ask: Ask, settlements: Settlements) -> Result<Settled, StoreError> {
+        self.inner.settle(ask, settlements).await
+    }
+
+    async fn unclaim(&self, leases: Vec<Lease>) -> Result<(), StoreError> {
+        self.inner.unclaim(leases).await
+    }
+
+    async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
+        self.inner.sweep(ask, sweep).await
+    }
+
+    async fn requeue(
+        &self,
+        ask: Ask,
+        requeue: Requeue,
+    ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
+        self.inner.requeue(ask, requeue).await
+    }
+
+    async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
+        self.inner.job(id, queue).await
+    }
+
+    async fn dead_letters(
+        &self,
+        query: DeadLetterQuery,
+    ) -> Result<Option<DeadLetterPage>, StoreError> {
+        self.inner.dead_letters(query).await
+    }
+
+    async fn queues(
+        &self,
+        after: Option<QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueView>, StoreError> {
+        self.inner.queues(after, limit).await
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

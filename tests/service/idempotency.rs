@@ -1,0 +1,149 @@
+//! The same job twice is one job; two jobs under one name are a conflict.
+
+use crate::{
+    scene::assert_refused,
+    server::{Server, Setup, error, job, job_of, nack, steady, text},
+};
+use redrive::{domain::settings::QueueSettings, grpc::pb};
+use std::time::Duration;
+use tonic::Code;
+
+fn keyed(key: &str, body: &str) -> pb::EnqueueRequest {
+    pb::EnqueueRequest { idempotency_key: key.into(), body: text(body), ..job("q") }
+}
+
+#[tokio::test]
+async fn the_same_key_or_id_adds_the_job_once() {
+    let server = Server::start().await;
+    let by_key = keyed("k", "a");
+    let by_id = pb::EnqueueRequest { body: text("a"), ..job_of("q", "own") };
+    for request in [by_key, by_id] {
+        let first = server.enqueue(request.clone()).await.unwrap();
+        let again = server.enqueue(request).await.unwrap();
+        assert!(!first.deduplicated && again.deduplicated);
+        assert_eq!((again.job_id, again.state), (first.job_id, first.state));
+        assert_eq!(again.run_at, first.run_at);
+    }
+    assert_eq!(server.list_queues().await[0].ready, 2);
+}
+
+#[tokio::test]
+async fn what_does_not_make_a_job_another_one_may_differ() {
+    let server = Server::start().await;
+    server.enqueue(keyed("k", "a")).await.unwrap();
+    let differs = pb::EnqueueRequest {
+        priority: 9,
+        headers: [("tenant".to_owned(), "7".to_owned())].into(),
+        ..keyed("k", "a")
+    };
+    assert!(server.enqueue(differs).await.unwrap().deduplicated);
+}
+
+#[tokio::test]
+async fn another_job_under_the_same_name_is_a_conflict() {
+    let server = Server::start().await;
+    let there = pb::EnqueueRequest { job_id: "own".into(), ..keyed("k", "a") };
+    server.enqueue(there.clone()).await.unwrap();
+    let other = pb::EnqueueRequest { job_id: "other".into(), ..keyed("k2", "a") };
+    server.enqueue(other).await.unwrap();
+    let with = |id: &str, key: &str, job_type: &str, body: &str| pb::EnqueueRequest {
+        job_id: id.into(),
+        r#type: job_type.into(),
+        ..keyed(key, body)
+    };
+    for (request, field) in [
+        (with("", "k", "t", "b"), "idempotency_key"),
+        (with("", "k", "u", "a"), "idempotency_key"),
+        (with("own", "", "t", "b"), "job_id"),
+        (with("own", "", "u", "a"), "job_id"),
+        // One job's id, another's key.
+        (with("own", "k2", "t", "a"), "job_id"),
+        // The same bytes as data are another body.
+        (
+            pb::EnqueueRequest {
+                body: Some(pb::enqueue_request::Body::Data("a".into())),
+                ..with("own", "", "t", "")
+            },
+            "job_id",
+        ),
+    ] {
+        let refused = server.enqueue(request).await.unwrap_err();
+        assert_refused(&refused, Code::AlreadyExists, "KEY_CONFLICT", &[field]);
+    }
+    assert!(server.enqueue(there).await.unwrap().deduplicated);
+    assert_eq!(server.list_queues().await[0].ready, 2);
+}
+
+#[tokio::test]
+async fn another_queue_is_another_world() {
+    let server = Server::start().await;
+    server.enqueue(keyed("k", "a")).await.unwrap();
+    let elsewhere = pb::EnqueueRequest { queue: "other".into(), ..keyed("k", "b") };
+    assert!(!server.enqueue(elsewhere).await.unwrap().deduplicated);
+}
+
+#[tokio::test]
+async fn a_key_outlives_its_job_until_its_retention_is_over() {
+    let server = Server::start().await;
+    let first = server.enqueue(keyed("k", "a")).await.unwrap();
+    let lease = server.take("q").await.lease;
+    assert_eq!(server.enqueue(keyed("k", "a")).await.unwrap().state(), pb::JobState::Leased);
+    server.ack(&lease).await.unwrap();
+    let again = server.enqueue(keyed("k", "a")).await.unwrap();
+    assert_eq!((again.deduplicated, again.job_id), (true, first.job_id));
+    let refused = server.enqueue(keyed("k", "b")).await.unwrap_err();
+    assert_refused(&refused, Code::AlreadyExists, "KEY_CONFLICT", &["idempotency_key"]);
+    server.pass(Duration::from_secs(3_600)).await;
+    assert!(!server.enqueue(keyed("k", "b")).await.unwrap().deduplicated);
+}
+
+#[tokio::test]
+async fn a_dead_job_gives_its_key_free_and_keeps_its_id() {
+    let server = Server::start().await;
+    let request = pb::EnqueueRequest { job_id: "own".into(), ..keyed("k", "a") };
+    server.enqueue(request.clone()).await.unwrap();
+    die(&server).await;
+    let refused = server.enqueue(pb::EnqueueRequest { body: text("b"), ..request.clone() });
+    assert_refused(&refused.await.unwrap_err(), Code::AlreadyExists, "KEY_CONFLICT", &["job_id"]);
+    let there = pb::EnqueueRequest { idempotency_key: String::new(), ..request };
+    let there = server.enqueue(there).await.unwrap();
+    assert_eq!((there.deduplicated, there.state()), (true, pb::JobState::Dead));
+    assert!(!server.enqueue(keyed("k", "b")).await.unwrap().deduplicated);
+}
+
+#[tokio::test]
+async fn a_dead_job_holds_its_key_where_the_queue_says_so() {
+    let defaults = QueueSettings { dead_jobs_hold_keys: true, ..steady(Duration::ZERO) };
+    let server = Server::with(Setup { defaults, ..Setup::default() }).await;
+    server.enqueue(keyed("k", "a")).await.unwrap();
+    die(&server).await;
+    let there = server.enqueue(keyed("k", "a")).await.unwrap();
+    assert_eq!((there.deduplicated, there.state()), (true, pb::JobState::Dead));
+}
+
+async fn die(server: &Server) {
+    let request = pb::NackRequest {
+        kind: pb::NackKind::Permanent.into(),
+        error: Some(error("E")),
+        ..nack(&server.take("q").await.lease, "")
+    };
+    server.nack(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_deduplicates_within_itself() {
+    let server = Server::start().await;
+    let jobs = vec![keyed("k", "a"), keyed("k", "a"), keyed("k", "b")];
+    let reply = server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
+    let outcomes: Vec<_> = reply
+        .into_inner()
+        .results
+        .into_iter()
+        .map(|result| match result.outcome {
+            Some(pb::enqueue_result::Outcome::Ok(ok)) => ok.deduplicated.to_string(),
+            Some(pb::enqueue_result::Outcome::Error(error)) => error.reason,
+            None => "nothing".into(),
+        })
+        .collect();
+    assert_eq!(outcomes, ["false", "true", "KEY_CONFLICT"]);
+}

@@ -1,0 +1,25 @@
+//! The service as its users and its attackers meet it: the real stack, in process, behind a real socket.
+
+#![allow(clippy::unwrap_used, reason = "a test that unwraps nothing fails, as it should")]
+#![allow(clippy::large_futures, reason = "the requests are large, and a test has room for them")]
+
+mod bad_claim;
+mod bad_dead_letters;
+mod bad_enqueue;
+mod bad_settle;
+mod bad_times;
+mod bodies;
+mod claiming;
+mod counting;
+mod dead_letters;
+mod error_table;
+mod failing;
+mod idempotency;
+mod leases;
+mod looking;
+mod reflection;
+mod requeue;
+mod scene;
+mod server;
+mod settling;
+mod waking;
