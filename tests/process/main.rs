@@ -1,0 +1,13 @@
+//! The real program over real gRPC: power cuts, kills, clocks, shutdown, and everything that can go wrong at the start.
+//!
+//! `server` starts and ends the program, `tap` looks at the bytes of a connection, `load` keeps it busy and remembers
+//! what was acknowledged, `power_cut_image` builds what a disk holds after a power cut.
+
+// Elapsed time is what some of these tests are about.
+#![allow(clippy::disallowed_methods)]
+
+mod ledger;
+mod load;
+mod power_cut;
+mod power_cut_image;
+mod server;
