@@ -6,8 +6,11 @@
 // Elapsed time is what some of these tests are about.
 #![allow(clippy::disallowed_methods)]
 
+mod kill;
 mod ledger;
 mod load;
 mod power_cut;
 mod power_cut_image;
 mod server;
+mod start_up;
+mod tap;
