@@ -140,6 +140,18 @@ pub(super) fn open_writer(path: &Path, sync: bool) -> Result<Connection, SchemaE
 fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if tables > 0 {
+        // Before anything is changed: what is not ours is left as it is.
+        let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
+        let (application_id, version): (i32, i32) =
+            (pragma("application_id")?, pragma("user_version")?);
+        if application_id != APPLICATION_ID {
+            return Err(SchemaError::NotOurs);
+        }
+        if version != VERSION {
+            return Err(SchemaError::OtherVersion { found: version });
+        }
+    }
     if tables == 0 {
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     }
@@ -153,16 +165,6 @@ fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
             "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; \
              {TABLES} COMMIT;"
         ))?;
-        return Ok(());
-    }
-    let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
-    let (application_id, version): (i32, i32) =
-        (pragma("application_id")?, pragma("user_version")?);
-    if application_id != APPLICATION_ID {
-        return Err(SchemaError::NotOurs);
-    }
-    if version != VERSION {
-        return Err(SchemaError::OtherVersion { found: version });
     }
     Ok(())
 }
