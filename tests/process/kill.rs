@@ -4,11 +4,12 @@ use crate::{
     ledger::{Ledger, Mark, QUEUE},
     load::{self, Load},
     power_cut_image::random::Random,
+    requests::{ack, claim, job, seconds},
     server::{Launch, config_file, scratch},
 };
 use redrive::{
     env,
-    grpc::pb::{AckRequest, AttemptStatus, ClaimRequest, EnqueueRequest, GetJobRequest, JobState},
+    grpc::pb::{AttemptStatus, ClaimRequest, EnqueueRequest, GetJobRequest, JobState},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -72,10 +73,9 @@ async fn a_restart_burns_no_attempt() {
         };
         queue.enqueue(job).await.unwrap();
     }
-    let lease_duration = Duration::from_secs(1);
     let request = ClaimRequest {
         max_jobs: 2,
-        lease_duration: Some(lease_duration.try_into().unwrap()),
+        lease_duration: seconds(1),
         ..claim("q")
     };
     let jobs = queue.claim(request).await.unwrap().into_inner().jobs;
@@ -83,7 +83,7 @@ async fn a_restart_burns_no_attempt() {
     server.kill();
 
     // The leases run out while nobody is there.
-    tokio::time::sleep(lease_duration * 2).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let server = launch().start();
     let mut queue = server.queue().await;
     let acked = jobs.iter().find(|job| job.job_id == "acked-after").unwrap();
@@ -91,7 +91,7 @@ async fn a_restart_burns_no_attempt() {
     assert!(!reply.already_gone);
     // Long enough for expiry to be applied, were it not for the grace.
     let waiting = ClaimRequest {
-        wait: Some(lease_duration.try_into().unwrap()),
+        wait: seconds(1),
         ..claim("q")
     };
     let nothing = queue.claim(waiting).await.unwrap().into_inner();
@@ -105,26 +105,4 @@ async fn a_restart_burns_no_attempt() {
     assert_eq!(info.state(), JobState::Leased);
     let statuses: Vec<_> = info.attempts.iter().map(|it| it.status()).collect();
     assert_eq!(statuses, [AttemptStatus::Running]);
-}
-
-fn job(queue: &str) -> EnqueueRequest {
-    EnqueueRequest {
-        queue: queue.into(),
-        r#type: "t".into(),
-        ..EnqueueRequest::default()
-    }
-}
-
-fn claim(queue: &str) -> ClaimRequest {
-    ClaimRequest {
-        queues: vec![queue.into()],
-        ..ClaimRequest::default()
-    }
-}
-
-fn ack(lease: &str) -> AckRequest {
-    AckRequest {
-        lease: lease.into(),
-        ..AckRequest::default()
-    }
 }

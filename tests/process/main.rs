@@ -6,11 +6,14 @@
 // Elapsed time is what some of these tests are about.
 #![allow(clippy::disallowed_methods)]
 
+mod clock;
 mod kill;
 mod ledger;
 mod load;
 mod power_cut;
 mod power_cut_image;
+mod requests;
 mod server;
+mod shutdown;
 mod start_up;
 mod tap;

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         mpsc::{Receiver, channel},
     },
     thread::{self, JoinHandle},
@@ -70,7 +70,7 @@ impl Launch {
     /// Runs until it serves or ends.
     pub(crate) fn try_start(mut self) -> Result<Server, Refused> {
         let mut child = self.command.spawn().expect("cannot run redrive");
-        let stderr = Arc::new(Mutex::new(String::new()));
+        let stderr = Arc::new(Log::default());
         let readers = vec![collect(child.stderr.take().expect("piped"), stderr.clone())];
         let (lines, stdout) = channel();
         let out = BufReader::new(child.stdout.take().expect("piped"));
@@ -124,7 +124,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// Its end is the program's end.
     stdout: Receiver<String>,
-    stderr: Arc<Mutex<String>>,
+    stderr: Arc<Log>,
     readers: Vec<JoinHandle<()>>,
     ended: Option<ExitStatus>,
 }
@@ -135,7 +135,21 @@ impl Server {
     }
 
     pub(crate) fn stderr(&self) -> String {
-        self.stderr.lock().expect("no reader panics").clone()
+        self.stderr.text.lock().expect("no reader panics").clone()
+    }
+
+    /// Waits for a line of the log that holds `part`.
+    pub(crate) fn log_line(&self, part: &str) -> String {
+        let find = |text: &str| {
+            let line = text.lines().find(|line| line.contains(part));
+            line.map(str::to_owned)
+        };
+        let text = self.stderr.text.lock().expect("no reader panics");
+        let grown = &self.stderr.grown;
+        let (text, _) = grown
+            .wait_timeout_while(text, LONG, |text| find(text).is_none())
+            .expect("no reader panics");
+        find(&text).unwrap_or_else(|| panic!("the log has no line with {part:?}"))
     }
 
     /// A connection of its own.
@@ -218,12 +232,20 @@ impl Drop for Server {
     }
 }
 
-fn collect(pipe: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> JoinHandle<()> {
+/// Standard error, as far as it has been read.
+#[derive(Default)]
+struct Log {
+    text: Mutex<String>,
+    grown: Condvar,
+}
+
+fn collect(pipe: impl Read + Send + 'static, into: Arc<Log>) -> JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            let mut into = into.lock().expect("no reader panics");
-            into.push_str(&line);
-            into.push('\n');
+            let mut text = into.text.lock().expect("no reader panics");
+            text.push_str(&line);
+            text.push('\n');
+            into.grown.notify_all();
         }
     })
 }
