@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod clock;
+mod gone_callers;
 mod kill;
 mod ledger;
 mod load;
