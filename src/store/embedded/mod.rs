@@ -42,7 +42,7 @@ use std::{
     thread,
 };
 use tokio::sync::{mpsc, oneshot};
-use writer::{Command, Failure, Reply, SharedClock, Writer};
+use writer::{Command, Failure, Reply, SharedClock, Writer, leases_of};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
@@ -177,6 +177,15 @@ impl Embedded {
 
     /// Hands a call to the writer and waits for its answer.
     async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
+        let answer = self.send(command)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Hands a call to the writer.
+    fn send<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<oneshot::Receiver<Result<T, StoreError>>, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.commands
             .try_send(command(reply))
@@ -186,7 +195,7 @@ impl Embedded {
                 }
                 mpsc::error::TrySendError::Closed(_) => closed(),
             })?;
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        Ok(answer)
     }
 
     /// Runs a read on a connection of its own.
@@ -236,6 +245,26 @@ impl Embedded {
     }
 }
 
+/// The answer to a claim, on its way. The writer notices a caller who went before it was sent, this one who goes after.
+struct ClaimAnswer<'a> {
+    answer: oneshot::Receiver<Result<Claimed, StoreError>>,
+    has_request_id: bool,
+    commands: &'a mpsc::Sender<Command>,
+}
+
+impl Drop for ClaimAnswer<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(unread)) = self.answer.try_recv() {
+            // Where the writer has no room for this, the leases run out.
+            drop(self.commands.try_send(Command::Abandon {
+                leases: leases_of(&unread),
+                has_request_id: self.has_request_id,
+            }));
+        }
+    }
+}
+
 impl Store for Embedded {
     fn now(&self) -> Timestamp {
         lock(&self.time).now(self.clock.read())
@@ -253,7 +282,14 @@ impl Store for Embedded {
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        self.write(|reply| Command::Claim(ask, claim, reply)).await
+        let has_request_id = !claim.request_id.is_empty();
+        let mut answer = ClaimAnswer {
+            answer: self.send(|reply| Command::Claim(ask, claim, reply))?,
+            has_request_id,
+            commands: &self.commands,
+        };
+        let read = (&mut answer.answer).await;
+        read.unwrap_or_else(|_| Err(closed()))
     }
 
     async fn settle(&self, ask: Ask, settlements: Settlements) -> Result<Settled, StoreError> {

@@ -33,6 +33,11 @@ pub(super) enum Command {
     Unclaim(Vec<Lease>, Reply<()>),
     Sweep(Ask, Sweep, Reply<Swept>),
     Requeue(Ask, Requeue, Reply<Result<Requeued, RequeueRefused>>),
+    /// The caller of a claim has gone without reading its answer.
+    Abandon {
+        leases: Vec<Lease>,
+        has_request_id: bool,
+    },
     /// No more calls after this one.
     Close,
 }
@@ -55,7 +60,8 @@ enum Done {
         Result<Requeued, RequeueRefused>,
         Reply<Result<Requeued, RequeueRefused>>,
     ),
-    Close,
+    /// Nobody asked for one.
+    Silent,
 }
 
 /// Why a step did not happen.
@@ -229,7 +235,14 @@ impl<'c> Writer<'c> {
                 Ok(requeued) => Done::Requeue(requeued, reply),
                 Err(failure) => return Err((failure, Command::Requeue(ask, requeue, reply))),
             },
-            Command::Close => Done::Close,
+            Command::Abandon {
+                leases,
+                has_request_id,
+            } => {
+                self.abandon(leases, has_request_id);
+                Done::Silent
+            }
+            Command::Close => Done::Silent,
         })
     }
 
@@ -291,14 +304,14 @@ impl<'c> Writer<'c> {
                     drop(reply.send(Ok(swept)));
                 }
                 Done::Requeue(requeued, reply) => drop(reply.send(Ok(requeued))),
-                Done::Close => {}
+                Done::Silent => {}
                 Done::Claim {
                     claimed,
                     has_request_id,
                     reply,
                 } => {
                     if let Err(Ok(claimed)) = reply.send(Ok(claimed)) {
-                        self.abandon(claimed, has_request_id);
+                        self.abandon(leases_of(&claimed), has_request_id);
                     }
                 }
             }
@@ -306,8 +319,8 @@ impl<'c> Writer<'c> {
     }
 
     /// The caller has gone: its jobs go back, at once or after a while.
-    fn abandon(&mut self, claimed: Claimed, has_request_id: bool) {
-        if claimed.jobs.is_empty() {
+    fn abandon(&mut self, leases: Vec<Lease>, has_request_id: bool) {
+        if leases.is_empty() {
             return;
         }
         let kept = if has_request_id {
@@ -315,7 +328,6 @@ impl<'c> Writer<'c> {
         } else {
             std::time::Duration::ZERO
         };
-        let leases = claimed.jobs.iter().map(|job| job.delivery.lease);
         self.memory
             .abandoned
             .entry(self.now.after(kept))
@@ -333,6 +345,10 @@ impl<'c> Writer<'c> {
             self.listener.due(at);
         }
     }
+}
+
+pub(super) fn leases_of(claimed: &Claimed) -> Vec<Lease> {
+    claimed.jobs.iter().map(|job| job.delivery.lease).collect()
 }
 
 /// The answers of one step: those that are ready, and the commands that were not reached.
@@ -353,7 +369,7 @@ impl Answers {
                 Done::Unclaim(reply) => drop(reply.send(Err(error.clone()))),
                 Done::Sweep(_, reply) => drop(reply.send(Err(error.clone()))),
                 Done::Requeue(_, reply) => drop(reply.send(Err(error.clone()))),
-                Done::Close => {}
+                Done::Silent => {}
             }
         }
         for command in self.waiting {
@@ -371,7 +387,7 @@ impl Command {
             Self::Unclaim(_, reply) => drop(reply.send(Err(error.clone()))),
             Self::Sweep(_, _, reply) => drop(reply.send(Err(error.clone()))),
             Self::Requeue(_, _, reply) => drop(reply.send(Err(error.clone()))),
-            Self::Close => {}
+            Self::Abandon { .. } | Self::Close => {}
         }
     }
 }
