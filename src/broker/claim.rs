@@ -2,10 +2,10 @@
 
 use super::{Broker, Error, SettleReply, settle::named_once};
 use crate::{
-    domain::{ids::QueueName, time::Timestamp},
+    domain::{ids::QueueName, lease::Lease, time::Timestamp},
     store::{Claim, Delivered, Idle, IdleReason, Listener, Settlements, Share, Store},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
@@ -71,6 +71,16 @@ impl<S: Store> Broker<S> {
             }
         }
         Ok(reply)
+    }
+
+    /// For a claim whose answer never reached its caller: its jobs go back to their old places.
+    pub fn give_back(self: &Arc<Self>, leases: Vec<Lease>) {
+        let broker = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = broker.store.unclaim(leases).await {
+                tracing::warn!(%error, "jobs of a caller who has gone wait for their leases to run out");
+            }
+        });
     }
 
     /// Takes what is there now.

@@ -9,6 +9,7 @@ mod incoming;
 mod limits;
 mod queue_service;
 mod status;
+mod unanswered;
 
 /// The generated types.
 #[allow(clippy::all, reason = "generated")]
@@ -24,8 +25,16 @@ use crate::{
 use pb::{admin_service_server::AdminServiceServer, queue_service_server::QueueServiceServer};
 use std::{future::Future, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::oneshot};
-use tonic::transport::{Server, server::Router};
+use tonic::{
+    body::Body,
+    codegen::http,
+    transport::{Server, server::Router},
+};
 use tonic_health::{ServingStatus, server::HealthReporter};
+use tower::{
+    layer::util::{Identity, Stack},
+    util::MapResponseLayer,
+};
 
 /// The contract with its comments, as reflection serves it.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redrive.bin"));
@@ -36,6 +45,9 @@ const ABOVE_BATCH: usize = 2 << 20;
 /// A call may take this long on top of its wait.
 const CALL_EXTRA: Duration = Duration::from_secs(35);
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
+
+type Watch = fn(http::Response<Body>) -> http::Response<Body>;
+type Watched = Stack<MapResponseLayer<Watch>, Identity>;
 
 /// What the server says about itself, and how it runs.
 #[derive(Clone, Debug)]
@@ -112,7 +124,7 @@ pub async fn serve<S: Store>(
 fn router<S: Store>(
     broker: &Arc<Broker<S>>,
     facts: &Arc<ServerFacts>,
-) -> Result<Router, ServeError> {
+) -> Result<Router<Watched>, ServeError> {
     let largest = broker.limits().batch_bytes + ABOVE_BATCH;
     let queue = QueueServiceServer::new(queue_service::QueueApi {
         broker: broker.clone(),
@@ -133,6 +145,7 @@ fn router<S: Store>(
     };
     // tonic passes its own defaults on, and some of them switch off what hyper and h2 protect by.
     let router = Server::builder()
+        .layer(MapResponseLayer::new(unanswered::watch as Watch))
         .max_concurrent_streams(256)
         .http2_max_local_error_reset_streams(Some(1024))
         .http2_max_header_list_size(16 << 10)

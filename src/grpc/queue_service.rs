@@ -4,6 +4,7 @@ use super::{
     convert,
     pb::{self, queue_service_server::QueueService},
     status,
+    unanswered::IfUnanswered,
 };
 use crate::{
     broker::{Broker, Error, Refusal, RequeueSelector},
@@ -54,11 +55,18 @@ impl<S: Store> QueueService for QueueApi<S> {
         let patience = convert::caller_patience(request.metadata());
         let (claim, bad) = convert::claim(self.broker.limits(), patience, request.into_inner())
             .map_err(refused)?;
+        // Who set a request id comes again, and finds the jobs where they are.
+        let comes_again = !claim.request_id.is_empty();
         let reply = self.broker.claim(claim).await.map_err(status::status)?;
+        let leases: Vec<_> = reply.jobs.iter().map(|job| job.delivery.lease).collect();
         let settings = self.broker.settings();
-        Ok(Response::new(convert::claim_response(
-            &settings, reply, bad,
-        )))
+        let mut response = Response::new(convert::claim_response(&settings, reply, bad));
+        if !leases.is_empty() && !comes_again {
+            let broker = self.broker.clone();
+            let undo = IfUnanswered::new(move || broker.give_back(leases));
+            response.extensions_mut().insert(undo);
+        }
+        Ok(response)
     }
 
     async fn ack(&self, request: Request<pb::AckRequest>) -> Reply<pb::AckResponse> {
