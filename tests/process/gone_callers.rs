@@ -27,6 +27,8 @@ struct Counts {
     /// Handed out to the one who had gone, and taken back.
     given_back: usize,
     never_handed_out: usize,
+    /// Neither answered nor given back.
+    lost: usize,
 }
 
 /// Long-polls, hangs up when a job comes, and looks what became of the job; again and again.
@@ -67,13 +69,14 @@ async fn hang_up(number: u64, tap: Tap, worker: Channel, other: Channel) -> Coun
         }
 
         let patient = ClaimRequest {
-            wait: seconds(5),
+            wait: seconds(3),
             ..claim(&queue)
         };
         let reply = client.claim(patient).await.unwrap().into_inner();
-        let again = reply.jobs.first().unwrap_or_else(|| {
-            panic!("{id} went to a caller who had gone and did not come back; {counts:?}")
-        });
+        let Some(again) = reply.jobs.first() else {
+            counts.lost += 1;
+            continue;
+        };
         assert_eq!((again.job_id.as_str(), again.attempt), (id.as_str(), 1));
         match again.deliveries {
             1 => counts.never_handed_out += 1,
@@ -105,5 +108,8 @@ async fn a_caller_that_is_gone_gives_its_claim_back() {
     let counts = callers.join_all().await;
     println!("{counts:?}");
     let given_back: usize = counts.iter().map(|counts| counts.given_back).sum();
+    let lost: usize = counts.iter().map(|counts| counts.lost).sum();
+    println!("{given_back} given back, {lost} lost");
     assert!(given_back > 0, "the moment was never met");
+    assert_eq!(lost, 0);
 }
