@@ -30,6 +30,12 @@ struct State {
     waker: Option<Waker>,
 }
 
+impl State {
+    fn is_held(&self) -> bool {
+        self.most == Some(self.sent.len())
+    }
+}
+
 impl Tap {
     /// Connects to a server through this tap.
     pub(crate) async fn connect(&self, server: &Server) -> Channel {
@@ -81,11 +87,9 @@ impl Tap {
     pub(crate) async fn is_holding(&self) {
         loop {
             let moved = self.moved.notified();
-            let state = self.state();
-            if state.most == Some(state.sent.len()) {
+            if self.state().is_held() {
                 return;
             }
-            drop(state);
             moved.await;
         }
     }
