@@ -2,10 +2,13 @@
 
 use super::{Broker, Error, SettleReply, settle::named_once};
 use crate::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{Claim, Delivered, Idle, IdleReason, Listener, Settlements, Share, Store},
+    domain::{ids::QueueName, lease::Lease, time::Timestamp},
+    store::{
+        ABANDONED_CLAIM_KEPT, Claim, Delivered, Idle, IdleReason, Listener, Settlements, Share,
+        Store,
+    },
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
@@ -35,6 +38,14 @@ pub struct ClaimReply {
     pub jobs: Vec<Delivered>,
     pub idle: Vec<Idle>,
     pub settled: SettleReply,
+    /// The caller had to wait for it.
+    pub waited: bool,
+}
+
+impl ClaimReply {
+    pub fn leases(&self) -> Vec<Lease> {
+        self.jobs.iter().map(|job| job.delivery.lease).collect()
+    }
 }
 
 impl<S: Store> Broker<S> {
@@ -59,6 +70,7 @@ impl<S: Store> Broker<S> {
                 () = seat.woken() => {
                     let settled = reply.settled;
                     reply = self.look(&request, Settlements::default(), |_| settled).await?;
+                    reply.waited = true;
                 }
                 () = &mut patience => break,
                 // The block drops what it is handed, a guard that must not be held while waiting.
@@ -68,6 +80,18 @@ impl<S: Store> Broker<S> {
             }
         }
         Ok(reply)
+    }
+
+    /// For a claim whose answer never reached its caller: its jobs go back to their old places, after a while if the
+    /// caller can come again and ask for them by its request id.
+    pub fn give_back(self: &Arc<Self>, leases: Vec<Lease>, comes_again: bool) {
+        let broker = self.clone();
+        let after = if comes_again { ABANDONED_CLAIM_KEPT } else { Duration::ZERO };
+        tokio::spawn(async move {
+            if let Err(error) = broker.store.unclaim(leases, after).await {
+                tracing::warn!(%error, "jobs of a caller who has gone wait for their leases to run out");
+            }
+        });
     }
 
     /// Takes what is there now.
@@ -100,6 +124,7 @@ impl<S: Store> Broker<S> {
             jobs: claimed.jobs,
             idle: claimed.idle,
             settled: reply(claimed.settled),
+            waited: false,
         })
     }
 
@@ -128,6 +153,7 @@ impl<S: Store> Broker<S> {
             jobs: Vec::new(),
             idle: request.queues.iter().map(idle).collect(),
             settled,
+            waited: true,
         }
     }
 }

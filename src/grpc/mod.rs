@@ -11,6 +11,7 @@ mod queue_service;
 mod reason;
 mod status;
 mod transport;
+mod unanswered;
 
 /// The generated types.
 #[allow(clippy::all, reason = "generated")]
@@ -178,6 +179,3 @@ fn context<'a, S: Store>(
 ) -> convert::Context<'a> {
     convert::Context { limits: broker.limits(), settings, now: broker.store().now(), trace }
 }
-
-#[cfg(test)]
-mod tests;

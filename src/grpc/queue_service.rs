@@ -4,6 +4,7 @@ use super::{
     convert,
     pb::{self, queue_service_server::QueueService},
     status,
+    unanswered::IfUnanswered,
 };
 use crate::{
     broker::{Broker, Error, Refusal, RequeueSelector},
@@ -51,9 +52,20 @@ impl<S: Store> QueueService for QueueApi<S> {
         let settles = request.get_ref().settle.is_some();
         let (claim, bad) = convert::claim(self.broker.limits(), patience, request.into_inner())
             .map_err(refused)?;
+        let comes_again = !claim.request_id.is_empty();
         let reply = self.broker.claim(claim).await.map_err(status::status)?;
         let settings = self.broker.settings();
-        Ok(Response::new(convert::claim_response(&settings, reply, settles.then_some(bad))))
+        // Who is answered at once has no time to hang up; who waited may have gone at any moment.
+        let undo = (reply.waited && !reply.jobs.is_empty()).then(|| {
+            let (broker, leases) = (self.broker.clone(), reply.leases());
+            IfUnanswered::new(move || broker.give_back(leases, comes_again))
+        });
+        let reply = convert::claim_response(&settings, reply, settles.then_some(bad));
+        let mut response = Response::new(reply);
+        if let Some(undo) = undo {
+            response.extensions_mut().insert(undo);
+        }
+        Ok(response)
     }
 
     async fn ack(&self, request: Request<pb::AckRequest>) -> Reply<pb::AckResponse> {

@@ -1,17 +1,20 @@
-//! Refusals that come from the transport, before a service sees the request: they get a reason like all others.
+//! What is done to every reply on its way out, innermost first.
+//!
+//! - `unanswered::watch`: a reply that nobody takes is undone.
+//! - `give_reason`: refusals that come from the transport, before a service sees the request, get a reason like all others.
 
-use super::status;
+use super::{status, unanswered};
 use tonic::{Code, Status, body::Body, codegen::http::Response};
 use tower::{
     layer::util::{Identity, Stack},
     util::MapResponseLayer,
 };
 
-type Rename = fn(Response<Body>) -> Response<Body>;
-pub(super) type Layers = Stack<MapResponseLayer<Rename>, Identity>;
+type Reply = fn(Response<Body>) -> Response<Body>;
+pub(super) type Layers = Stack<MapResponseLayer<Reply>, Identity>;
 
-pub(super) fn layer() -> MapResponseLayer<Rename> {
-    MapResponseLayer::new(give_reason)
+pub(super) fn layer() -> MapResponseLayer<Reply> {
+    MapResponseLayer::new(|reply| give_reason(unanswered::watch(reply)))
 }
 
 /// No service of ours uses these codes: they stand for a request that was too long or that was none.

@@ -41,8 +41,9 @@ pub trait Store: Send + Sync + 'static {
     /// Ends or prolongs leases, in the order acks, nacks, extends.
     fn settle(&self, ask: Ask, settlements: Settlements) -> impl Answer<Settled>;
 
-    /// Takes back jobs whose claim was never answered; a lease that has ended is passed over.
-    fn unclaim(&self, leases: Vec<Lease>) -> impl Answer<()>;
+    /// Takes back jobs whose claim was never answered, after a while if `after` says so; a lease that has ended or was
+    /// asked for again meanwhile is passed over.
+    fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> impl Answer<()>;
 
     /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;

@@ -61,8 +61,12 @@ impl<S: Store> Store for Counting<S> {
         self.inner.settle(ask, settlements).await
     }
 
-    async fn unclaim(&self, leases: Vec<Lease>) -> Result<(), StoreError> {
-        self.inner.unclaim(leases).await
+    async fn unclaim(
+        &self,
+        leases: Vec<Lease>,
+        after: std::time::Duration,
+    ) -> Result<(), StoreError> {
+        self.inner.unclaim(leases, after).await
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {

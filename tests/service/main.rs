@@ -10,6 +10,7 @@ mod bad_settle;
 mod bad_times;
 mod bodies;
 mod claiming;
+mod connections;
 mod counting;
 mod dead_letters;
 mod error_table;

@@ -23,7 +23,7 @@ use redrive::{
         embedded::{Embedded, Options},
     },
 };
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tonic::{
@@ -38,12 +38,14 @@ pub(crate) struct Setup {
     pub(crate) defaults: QueueSettings,
     pub(crate) queues: Vec<(&'static str, QueueSettings)>,
     pub(crate) limits: Limits,
+    pub(crate) facts: ServerFacts,
     /// Time passes by itself; otherwise only by `Server::pass`.
     pub(crate) real_time: bool,
 }
 
 pub(crate) struct Server {
     pub(crate) channel: Channel,
+    pub(crate) address: SocketAddr,
     pub(crate) broker: Arc<Broker<Counting<Embedded>>>,
     clock: Arc<ManualClock>,
     _directory: TempDir,
@@ -94,9 +96,10 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(broker.clone().run_sweeper());
-        tokio::spawn(grpc::serve(broker.clone(), listener, ServerFacts::default(), pending()));
+        tokio::spawn(grpc::serve(broker.clone(), listener, setup.facts, pending()));
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        Self { channel: endpoint.connect().await.unwrap(), broker, clock, _directory: directory }
+        let channel = endpoint.connect().await.unwrap();
+        Self { channel, address, broker, clock, _directory: directory }
     }
 
     /// Lets time pass, and what it makes due happen.

@@ -141,8 +141,8 @@ store_test! {
         h.advance(MILLISECOND);
         h.enqueue(job("q").id("b")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.store().unclaim(vec![lease]).await.unwrap();
-        h.store().unclaim(vec![lease]).await.unwrap();
+        h.store().unclaim(vec![lease], std::time::Duration::ZERO).await.unwrap();
+        h.store().unclaim(vec![lease], std::time::Duration::ZERO).await.unwrap();
         assert!(h.ack(lease).await.is_err());
         assert!(h.nack(lease, failed("Timeout")).await.is_err());
         let jobs = h.claim_many("q", 2).await;
@@ -157,7 +157,7 @@ store_test! {
         h.enqueue(job("q").expires(HOUR)).await;
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(5));
-        h.store().unclaim(vec![lease]).await.unwrap();
+        h.store().unclaim(vec![lease], std::time::Duration::ZERO).await.unwrap();
         h.advance(HOUR);
         h.sweep().await;
         assert_eq!(h.depths("q").await.dead, 1);

@@ -33,7 +33,7 @@ store_test! {
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         assert_eq!(h.told.take_available(), told(&[("q", 1)]), "requeue");
         let lease = h.claim("q").await.delivery.lease;
-        redrive::store::Store::unclaim(h.store(), vec![lease]).await.unwrap();
+        redrive::store::Store::unclaim(h.store(), vec![lease], std::time::Duration::ZERO).await.unwrap();
         assert_eq!(h.told.take_available(), told(&[("q", 1)]), "hand-back");
     }
 }

@@ -113,7 +113,11 @@ impl<S: Engine> Real<S> {
                 );
             }
             (Op::Unclaim(lease), _) => {
-                let answer = self.h.store().unclaim(vec![self.leases[lease]]).await;
+                let answer = self
+                    .h
+                    .store()
+                    .unclaim(vec![self.leases[lease]], std::time::Duration::ZERO)
+                    .await;
                 answer.expect("the store is well");
             }
             (Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run }, expected) => {

@@ -40,6 +40,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
+    time::Duration,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
@@ -277,8 +278,8 @@ impl Store for Embedded {
         }
     }
 
-    async fn unclaim(&self, leases: Vec<Lease>) -> Result<(), StoreError> {
-        self.write(Command::Unclaim(leases)).await.map(|_| ())
+    async fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> Result<(), StoreError> {
+        self.write(Command::Unclaim { leases, after }).await.map(|_| ())
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
@@ -349,10 +350,10 @@ impl Drop for Fetch<'_> {
     fn drop(&mut self) {
         // From here on the writer notices by itself that nobody is there.
         self.answer.close();
-        if let Ok(Ok(Answer::Claim { claimed, has_request_id })) = self.answer.try_recv()
+        if let Ok(Ok(Answer::Claim { claimed, kept_for: after })) = self.answer.try_recv()
             && !claimed.jobs.is_empty()
         {
-            let command = Command::Abandon { leases: claimed.leases(), has_request_id };
+            let command = Command::Unclaim { leases: claimed.leases(), after };
             let (reply, _) = oneshot::channel();
             // If even this cannot be said, the leases run out.
             drop(self.store.send(Call { command, reply }));

@@ -16,7 +16,10 @@ use crate::{
     },
 };
 use rusqlite::{Connection, ErrorCode};
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::sync::oneshot;
 
 /// The store's one clock.
@@ -38,13 +41,11 @@ impl Call {
 pub(super) enum Command {
     Enqueue(Ask, Vec<NewJob>),
     Claim(Ask, Claim),
-    /// Nobody fetched what was claimed.
-    Abandon {
-        leases: Vec<Lease>,
-        has_request_id: bool,
-    },
     Settle(Ask, Settlements),
-    Unclaim(Vec<Lease>),
+    Unclaim {
+        leases: Vec<Lease>,
+        after: Duration,
+    },
     Sweep(Ask, Sweep),
     Requeue(Ask, Requeue),
     /// No more calls after this one.
@@ -54,7 +55,11 @@ pub(super) enum Command {
 /// Each command has the answer of its name.
 pub(super) enum Answer {
     Enqueue(Vec<Result<Enqueued, Refused>>),
-    Claim { claimed: Claimed, has_request_id: bool },
+    /// `kept_for`: how long the jobs wait for a caller who has gone.
+    Claim {
+        claimed: Claimed,
+        kept_for: Duration,
+    },
     Settle(Settled),
     Sweep(Swept),
     Requeue(Result<Requeued, RequeueRefused>),
@@ -212,15 +217,18 @@ impl<'c> Writer<'c> {
             Command::Enqueue(ask, jobs) => Answer::Enqueue(self.enqueue(&ask, jobs)?),
             Command::Claim(ask, claim) => Answer::Claim {
                 claimed: self.claim(&ask, &claim)?,
-                has_request_id: !claim.request_id.is_empty(),
+                kept_for: match claim.request_id.as_str() {
+                    "" => Duration::ZERO,
+                    _ => ABANDONED_CLAIM_KEPT,
+                },
             },
             Command::Settle(ask, settlements) => Answer::Settle(self.settle(&ask, &settlements)?),
-            Command::Unclaim(leases) => {
-                self.unclaim(&leases)?;
-                Answer::Done
-            }
-            Command::Abandon { leases, has_request_id } => {
-                self.abandon(leases, has_request_id);
+            Command::Unclaim { leases, after } => {
+                if after.is_zero() {
+                    self.unclaim(&leases)?;
+                } else {
+                    self.abandon(leases, after);
+                }
                 Answer::Done
             }
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
@@ -282,18 +290,16 @@ impl<'c> Writer<'c> {
             // The sweeper hears it here; from now on only what comes earlier is announced.
             self.announced = swept.next;
         }
-        if let Err(Ok(Answer::Claim { claimed, has_request_id })) = reply.send(Ok(answer)) {
-            self.abandon(claimed.leases(), has_request_id);
+        if let Err(Ok(Answer::Claim { claimed, kept_for })) = reply.send(Ok(answer)) {
+            self.abandon(claimed.leases(), kept_for);
         }
     }
 
     /// The caller has gone: its jobs go back, at once or after a while.
-    fn abandon(&mut self, leases: Vec<Lease>, has_request_id: bool) {
-        if leases.is_empty() {
-            return;
+    fn abandon(&mut self, leases: Vec<Lease>, after: Duration) {
+        if !leases.is_empty() {
+            self.memory.abandoned.entry(self.now.after(after)).or_default().extend(leases);
         }
-        let kept = if has_request_id { ABANDONED_CLAIM_KEPT } else { std::time::Duration::ZERO };
-        self.memory.abandoned.entry(self.now.after(kept)).or_default().extend(leases);
     }
 
     /// Tells when `sweep` is needed, where that is earlier than was told before.
