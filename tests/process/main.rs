@@ -15,6 +15,8 @@ mod power_cut;
 mod power_cut_image;
 mod requests;
 mod server;
+mod shim;
 mod shutdown;
+mod sick_disk;
 mod start_up;
 mod tap;

@@ -7,14 +7,14 @@ use crate::{
         Lose, Report, copy_dir, crash_image, crash_image_at, differences, random::Random,
     },
     server::{Launch, Refused, Server, config_file, scratch},
+    shim::Shim,
 };
 use redrive::{env, grpc::pb::EnqueueRequest};
 use rusqlite::{Connection, OpenFlags};
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 use tempfile::TempDir;
 
@@ -22,27 +22,7 @@ const ROUNDS: u64 = 20;
 /// At least one, so that a round is a round; at most so many, so that it ends.
 const ANSWERS_MAX: u64 = 700;
 
-/// Compiles the shim, once.
-fn shim() -> &'static Path {
-    static SHIM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, shim) = SHIM.get_or_init(|| {
-        let directory = scratch();
-        let library = directory.path().join("powercut.so");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/powercut.c");
-        let status = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O2", "-o"])
-            .args([library.as_os_str(), source.as_ref()])
-            .args(["-ldl", "-lpthread"])
-            .status();
-        let compiled = status.is_ok_and(|status| status.success());
-        assert!(
-            compiled,
-            "cc cannot compile {source}: see CONTRIBUTING.md for what the tests need"
-        );
-        (directory, library)
-    });
-    shim
-}
+static SHIM: Shim = Shim::new("powercut.c");
 
 /// One machine: its disk, and the power that goes.
 struct Machine {
@@ -111,7 +91,7 @@ impl Machine {
         }
         self.ledger.measure(log.clone());
         self.launch(&data)
-            .env("LD_PRELOAD", shim())
+            .env("LD_PRELOAD", SHIM.library())
             .env("POWERCUT_DIR", data)
             .env("POWERCUT_LOG", log)
             .try_start()

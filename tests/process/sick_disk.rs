@@ -1,0 +1,125 @@
+//! A disk that fails: nothing is guessed, nothing acknowledged is lost, and everybody hears of it.
+
+use crate::{
+    requests::{ack, claim, job},
+    server::{LONG, Launch, Server, scratch},
+    shim::Shim,
+};
+use redrive::grpc::pb::{
+    GetJobRequest, admin_service_client::AdminServiceClient,
+    queue_service_client::QueueServiceClient,
+};
+use std::{fs, path::PathBuf};
+use tempfile::TempDir;
+use tonic::{Code, Status, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_types::StatusExt;
+
+static SHIM: Shim = Shim::new("sickdisk.c");
+
+/// A server whose disk falls ill when told.
+struct Patient {
+    place: TempDir,
+    server: Server,
+    channel: Channel,
+}
+
+impl Patient {
+    async fn start() -> Self {
+        let place = scratch();
+        let server = Launch::on(&place.path().join("data"))
+            .env("LD_PRELOAD", SHIM.library())
+            .env("SICKDISK", place.path().join("sick"))
+            .start();
+        let channel = server.connect().await;
+        Self { place, server, channel }
+    }
+
+    fn sickness(&self) -> PathBuf {
+        self.place.path().join("sick")
+    }
+
+    fn falls_ill(&self, how: &str) {
+        // All at once: the shim must not read half a word.
+        let new = self.place.path().join("sick.new");
+        fs::write(&new, how).unwrap();
+        fs::rename(new, self.sickness()).unwrap();
+    }
+
+    fn recovers(&self) {
+        fs::remove_file(self.sickness()).unwrap();
+    }
+
+    async fn enqueue(&self) -> Result<String, Status> {
+        let reply = QueueServiceClient::new(self.channel.clone()).enqueue(job("q")).await?;
+        Ok(reply.into_inner().job_id)
+    }
+
+    async fn claim(&self) -> Result<String, Status> {
+        let reply = QueueServiceClient::new(self.channel.clone()).claim(claim("q")).await?;
+        Ok(reply.into_inner().jobs[0].lease.clone())
+    }
+
+    async fn ack(&self, lease: &str) -> Result<(), Status> {
+        QueueServiceClient::new(self.channel.clone()).ack(ack(lease)).await.map(|_| ())
+    }
+
+    async fn assert_there(&self, id: &str) {
+        let request = GetJobRequest { job_id: id.into(), ..GetJobRequest::default() };
+        AdminServiceClient::new(self.channel.clone()).get_job(request).await.unwrap();
+    }
+}
+
+#[track_caller]
+fn assert_unavailable<T: std::fmt::Debug>(result: Result<T, Status>, reason: &str) {
+    let status = result.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    let details = status.get_error_details();
+    assert_eq!(details.error_info().map(|info| info.reason.as_str()), Some(reason));
+    assert!(details.retry_info().is_some(), "waiting may help, and the answer says so");
+}
+
+#[tokio::test]
+async fn an_fsync_that_fails_stops_all_writes_until_a_restart() {
+    let mut patient = Patient::start().await;
+    let before = patient.enqueue().await.unwrap();
+    patient.falls_ill("fsync");
+    assert_unavailable(patient.enqueue().await, "STORE_UNAVAILABLE");
+    // The disk claims to be well again. What it has kept is not known, so nobody writes.
+    patient.recovers();
+    assert_unavailable(patient.enqueue().await, "STORE_UNAVAILABLE");
+    assert_unavailable(patient.claim().await, "STORE_UNAVAILABLE");
+    patient.server.log_line("stops taking writes");
+    let mut health = HealthClient::new(patient.channel.clone());
+    let watched = health.watch(HealthCheckRequest::default()).await.unwrap();
+    let mut watched = watched.into_inner();
+    let not_serving = async {
+        while watched.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
+    };
+    tokio::time::timeout(LONG, not_serving).await.expect("the health tells of it");
+
+    patient.server.kill();
+    patient.server = Launch::on(&patient.place.path().join("data")).start();
+    patient.channel = patient.server.connect().await;
+    patient.assert_there(&before).await;
+    let lease = patient.claim().await.unwrap();
+    patient.ack(&lease).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+    let patient = Patient::start().await;
+    let before = patient.enqueue().await.unwrap();
+    let lease = patient.claim().await.unwrap();
+    patient.falls_ill("full");
+    assert_unavailable(patient.enqueue().await, "DISK_LOW");
+    assert_unavailable(patient.ack(&lease).await, "DISK_LOW");
+    patient.assert_there(&before).await;
+
+    patient.recovers();
+    let after = patient.enqueue().await.unwrap();
+    patient.ack(&lease).await.unwrap();
+    patient.assert_there(&after).await;
+}
