@@ -20,7 +20,12 @@ pub(super) struct Banner<'a> {
     /// The file was named, not just found.
     pub(super) named: bool,
     pub(super) policy: &'a RetryPolicy,
+    /// How long each configured queue keeps trying.
+    pub(super) queues: Vec<(String, String)>,
 }
+
+/// More queues than this are left to `config check`.
+const QUEUES_MAX: usize = 20;
 
 impl<'a> Banner<'a> {
     pub(super) fn new(config: &'a Config, named: bool, address: SocketAddr) -> Self {
@@ -32,6 +37,12 @@ impl<'a> Banner<'a> {
             source: config.source.as_deref().map(absolute),
             named,
             policy: &config.settings.defaults.policy,
+            queues: config
+                .policies()
+                .into_iter()
+                .filter(|named| named.rule.is_none())
+                .filter_map(|named| Some((named.queue?, named.policy.horizon())))
+                .collect(),
         }
     }
 
@@ -54,6 +65,12 @@ impl<'a> Banner<'a> {
         );
         line("config", &self.config());
         line("retries", &format!("{}, unless a queue says otherwise", self.policy.horizon()));
+        for (queue, horizon) in self.queues.iter().take(QUEUES_MAX) {
+            line("", &format!("{queue}: {horizon}"));
+        }
+        if let Some(more @ 1..) = self.queues.len().checked_sub(QUEUES_MAX) {
+            line("", &format!("and {more} more queues: see redrive config check"));
+        }
         text.push_str("\nTry it, in another terminal:\n");
         text.push_str(&self.first_command());
         text
@@ -98,6 +115,7 @@ mod tests {
             source: source.map(PathBuf::from),
             named,
             policy: &Preset::Standard.policy(),
+            queues: Vec::new(),
         }
         .text()
     }
@@ -134,6 +152,27 @@ Try it, in another terminal:
         assert!(found.contains(line), "{found}");
         let named = text("127.0.0.1:1", Durability::Fsync, Some("/a/redrive.toml"), true);
         assert!(named.contains("  config      /a/redrive.toml\n"), "{named}");
+    }
+
+    #[test]
+    fn every_configured_queue_says_how_long_it_keeps_trying() {
+        let queues = |count| (0..count).map(|n| (format!("q{n}"), "5 attempts".to_owned()));
+        let policy = Preset::Standard.policy();
+        let banner = |count| Banner {
+            version: "1",
+            address: "127.0.0.1:1".parse().unwrap(),
+            data: "/d".into(),
+            durability: Durability::Fsync,
+            source: None,
+            named: false,
+            policy: &policy,
+            queues: queues(count).collect(),
+        };
+        let text = banner(2).text();
+        let lines = "otherwise\n              q0: 5 attempts\n              q1: 5 attempts\n\n";
+        assert!(text.contains(lines), "{text}");
+        assert!(!banner(20).text().contains("more queues"));
+        assert!(banner(23).text().contains("q19: 5 attempts\n              and 3 more queues"));
     }
 
     #[test]
