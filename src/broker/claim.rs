@@ -72,7 +72,10 @@ impl<S: Store> Broker<S> {
                     reply = self.look(&request, Settlements::default(), |_| settled).await?;
                     reply.waited = true;
                 }
-                () = &mut patience => break,
+                () = &mut patience => {
+                    reply.now = self.store.now();
+                    break;
+                }
                 // The block drops what it is handed, a guard that must not be held while waiting.
                 () = async { drop(draining.wait_for(|draining| *draining).await) } => {
                     return Ok(self.drained(&request, reply.settled));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct ExplainRequest {
-    /// Given: this policy, on top of the queue's.
+    /// Given: this policy, on top of the queue's or the server's; the error type then has no say.
     pub policy: Option<PolicyOverride>,
     pub queue: Option<QueueName>,
     pub error_type: String,
@@ -48,7 +48,7 @@ impl<S: Store> Broker<S> {
             }
         };
         let mut policy = queue.policy.clone();
-        if !request.error_type.is_empty() {
+        if request.policy.is_none() && !request.error_type.is_empty() {
             let facts = ErrorFacts { error_type: &request.error_type, message: "", http_status: 0 };
             match first_match(&queue.rules, &queue.default_rules, &facts).map(|rule| &rule.then) {
                 Some(Then::Policy(over)) => policy = policy.apply(over),

@@ -5,7 +5,7 @@ use crate::{
     domain::{
         duration::human,
         ids::{JobId, QueueName},
-        job::State,
+        job::{Attempt, AttemptStatus, State},
         time::Timestamp,
     },
     store::{JobView, Store},
@@ -42,7 +42,10 @@ fn waiting_because(view: &JobView, now: Timestamp) -> String {
     match view.state {
         State::Scheduled => {
             let wait = view.ready_at.map_or_else(String::new, |at| human(at.since(now)));
-            if view.progress.tries > 0 {
+            let released = |attempt: &Attempt| attempt.status == AttemptStatus::Released;
+            if view.attempts.last().is_some_and(released) {
+                format!("it was released and is due in {wait}")
+            } else if view.progress.tries > 0 {
                 format!("its retry after attempt {} is due in {wait}", view.progress.tries)
             } else {
                 format!("it is due in {wait}")

@@ -35,19 +35,22 @@ impl<S: Store> Broker<S> {
         let mut lost_since = None;
         let mut draining = self.draining.subscribe();
         loop {
+            // Before the sweep that finds the store again: that one, too, must end nobody's lease.
+            let now = self.store.now();
+            if lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
+                grace = Grace { since: now };
+            }
             let next = match self.sweep_once(grace.sweep()).await {
                 Ok(swept) => {
+                    lost_since = None;
                     let now = self.store.now();
-                    if let Some(since) = lost_since.take()
-                        && now.since(since) > LOST_STORE
-                    {
-                        grace = Grace { since: now };
-                    }
                     swept.next.map_or(LOOK_AT_LEAST_EVERY, |next| next.since(now))
                 }
                 Err(error) => {
-                    tracing::error!(%error, "cannot look after what is due");
-                    lost_since.get_or_insert_with(|| self.store.now());
+                    if lost_since.is_none() {
+                        tracing::error!(%error, "cannot look after what is due; trying again");
+                    }
+                    lost_since.get_or_insert(now);
                     PAUSE_AFTER_FAILURE
                 }
             };

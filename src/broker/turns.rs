@@ -3,16 +3,23 @@
 use crate::{domain::ids::QueueName, store::Share};
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, PoisonError},
 };
 
 /// So many different sets of queues are remembered; then they all start again, which only moves whose turn it is.
 const SETS_MAX: usize = 4_096;
 
-/// What each set of queues, named together with its weights, is owed: smooth weighted round robin.
+/// Where each set of queues, named together with its weights, stands: smooth weighted round robin.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<u64, Vec<i64>>>);
+pub(super) struct Turns(Mutex<HashMap<Vec<(QueueName, u32)>, Round>>);
+
+#[derive(Debug)]
+struct Round {
+    /// What each queue is owed.
+    owed: Vec<i64>,
+    /// Calls that had whole rounds only, in which nobody's turn is first.
+    whole: usize,
+}
 
 impl Turns {
     /// Splits `max_jobs` over the queues as their turns come. Each turn is taken once, whoever asks.
@@ -20,36 +27,46 @@ impl Turns {
         if let [(queue, _)] = queues {
             return vec![Share { queue: queue.clone(), first: max_jobs }];
         }
-        let mut hasher = DefaultHasher::new();
-        queues.hash(&mut hasher);
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if sets.len() >= SETS_MAX {
             sets.clear();
         }
-        let owed = sets.entry(hasher.finish()).or_insert_with(|| vec![0; queues.len()]);
-        split(queues, owed, max_jobs)
+        match sets.get_mut(queues) {
+            Some(round) => split(queues, round, max_jobs),
+            None => {
+                let mut round = Round { owed: vec![0; queues.len()], whole: 0 };
+                let shares = split(queues, &mut round, max_jobs);
+                sets.insert(queues.to_vec(), round);
+                shares
+            }
+        }
     }
 }
 
-/// The next `max_jobs` turns. The queue whose turn is first stands first, the others follow in the order named.
-fn split(queues: &[(QueueName, u32)], owed: &mut [i64], max_jobs: usize) -> Vec<Share> {
-    let round: usize = queues.iter().map(|(_, weight)| *weight as usize).sum();
+/// The next `max_jobs` turns. The queue whose turn is first stands first, the others follow in the order named: a reply that
+/// is full before all had their share was not always filled by the same.
+fn split(queues: &[(QueueName, u32)], round: &mut Round, max_jobs: usize) -> Vec<Share> {
+    let turns: usize = queues.iter().map(|(_, weight)| *weight as usize).sum();
     let mut shares: Vec<Share> =
         queues.iter().map(|(queue, _)| Share { queue: queue.clone(), first: 0 }).collect();
-    if round == 0 {
+    if turns == 0 {
         return shares;
     }
     // Whole rounds change nothing in what is owed.
     for (share, (_, weight)) in shares.iter_mut().zip(queues) {
-        share.first = max_jobs / round * *weight as usize;
+        share.first = max_jobs / turns * *weight as usize;
     }
     let mut first = None;
-    for _ in 0..max_jobs % round {
-        let queue = next_turn(queues, owed, round);
+    for _ in 0..max_jobs % turns {
+        let queue = next_turn(queues, &mut round.owed, turns);
         first.get_or_insert(queue);
         shares[queue].first += 1;
     }
-    shares.rotate_left(first.unwrap_or(0));
+    let first = first.unwrap_or_else(|| {
+        round.whole = (round.whole + 1) % queues.len();
+        round.whole
+    });
+    shares.rotate_left(first);
     shares
 }
 
@@ -91,16 +108,25 @@ mod tests {
         assert_eq!(firsts, ["q0", "q0", "q1", "q0", "q0", "q0", "q1", "q0"]);
     }
 
+    #[test]
+    fn whole_rounds_do_not_always_begin_with_the_same_queue() {
+        let turns = Turns::default();
+        let queues = queues(&[1, 1]);
+        let firsts: Vec<_> =
+            (0..4).map(|_| turns.take(&queues, 10)[0].queue.as_str().to_owned()).collect();
+        assert_eq!(firsts, ["q1", "q0", "q1", "q0"]);
+    }
+
     proptest! {
         #[test]
         fn shares_add_up_and_follow_the_weights(
             weights in prop::collection::vec(1u32..20, 1..6), before in 0usize..1000, rounds in 1usize..5
         ) {
             let queues = queues(&weights);
-            let round: u32 = weights.iter().sum();
-            let mut owed = vec![0; weights.len()];
-            split(&queues, &mut owed, before);
-            let shares = split(&queues, &mut owed, rounds * round as usize);
+            let turns: u32 = weights.iter().sum();
+            let mut round = Round { owed: vec![0; weights.len()], whole: 0 };
+            split(&queues, &mut round, before);
+            let shares = split(&queues, &mut round, rounds * turns as usize);
             for (name, weight) in &queues {
                 let share = shares.iter().find(|share| share.queue == *name).unwrap();
                 prop_assert_eq!(share.first, rounds * *weight as usize);
@@ -111,9 +137,9 @@ mod tests {
         fn every_job_asked_for_has_a_turn(
             weights in prop::collection::vec(1u32..20, 1..6), before in 0usize..1000, max in 1usize..50
         ) {
-            let mut owed = vec![0; weights.len()];
-            split(&queues(&weights), &mut owed, before);
-            let shares = split(&queues(&weights), &mut owed, max);
+            let mut round = Round { owed: vec![0; weights.len()], whole: 0 };
+            split(&queues(&weights), &mut round, before);
+            let shares = split(&queues(&weights), &mut round, max);
             prop_assert_eq!(shares.iter().map(|share| share.first).sum::<usize>(), max);
             prop_assert!(shares[0].first > 0);
         }

@@ -28,6 +28,15 @@ impl Failure {
         Self { error_type: error_type.into(), message: message.into(), ..Self::default() }
     }
 
+    /// About what it takes of memory and disk.
+    pub fn bytes(&self) -> usize {
+        self.error_type.len()
+            + self.message.len()
+            + self.stack_trace.len()
+            + self.response_body.len()
+            + self.details.len()
+    }
+
     /// Cuts the texts to what is kept of a first or last failure.
     pub fn cut(mut self) -> Self {
         self.truncated |= cut(&mut self.message, MESSAGE_CHARS)

@@ -98,6 +98,13 @@ pub struct NewJob {
 }
 
 impl NewJob {
+    /// About what it takes of memory and disk.
+    pub fn bytes(&self) -> usize {
+        let headers: usize =
+            self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.body.bytes().len() + headers + self.job_type.len() + self.content_type.len()
+    }
+
     /// Enqueue: the job as it is kept, and whether it is READY or SCHEDULED.
     pub fn admit(self, now: Timestamp, id: JobId) -> (Spec, State) {
         let run_at = match self.start {

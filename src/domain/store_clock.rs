@@ -30,9 +30,14 @@ pub struct Kept {
 /// Store time moves toward wall time by at most this share of elapsed time.
 const STEERING_SHARE: u64 = 100;
 
+/// So much time is gathered before the clock is steered, however often it is asked.
+const STEERED_EVERY_US: u64 = 10_000;
+
 #[derive(Clone, Debug)]
 pub struct StoreClock {
     last: Kept,
+    /// Time passed since it was steered.
+    unsteered_us: u64,
 }
 
 impl StoreClock {
@@ -45,18 +50,26 @@ impl StoreClock {
             Some(kept) => kept.time_us.max(reading.wall_us),
         };
         let last = Kept { time_us, boot_us: reading.boot_us, boot_id: reading.boot_id };
-        Self { last }
+        Self { last, unsteered_us: 0 }
     }
 
     /// Store time at this reading. Never earlier than the last answer.
     pub fn now(&mut self, reading: Reading) -> Timestamp {
         let elapsed = reading.boot_us.saturating_sub(self.last.boot_us);
         let undisturbed = self.last.time_us + elapsed;
-        let most = elapsed / STEERING_SHARE;
+        self.unsteered_us += elapsed;
+        let most = match self.unsteered_us {
+            ..STEERED_EVERY_US => 0,
+            gathered => {
+                self.unsteered_us = 0;
+                gathered / STEERING_SHARE
+            }
+        };
         let steered = if reading.wall_us >= undisturbed {
             undisturbed + (reading.wall_us - undisturbed).min(most)
         } else {
-            undisturbed - (undisturbed - reading.wall_us).min(most)
+            // Not more than has passed since the last answer, or time would run backwards.
+            undisturbed - (undisturbed - reading.wall_us).min(most).min(elapsed)
         };
         self.last.time_us = steered;
         self.last.boot_us = self.last.boot_us.max(reading.boot_us);
@@ -105,6 +118,16 @@ mod tests {
         assert_eq!(behind.now(reading(8 * HOUR_US, 7, 2)).millis(), 10 * HOUR_US / 1_000);
     }
 
+    #[test]
+    fn a_clock_that_is_asked_all_the_time_still_moves_toward_wall_time() {
+        let mut clock = StoreClock::start(None, reading(HOUR_US, 0, 1));
+        for boot in (0..=1_000_000).step_by(50) {
+            clock.now(reading(2 * HOUR_US, boot, 1));
+        }
+        let gained = clock.kept().time_us - HOUR_US - 1_000_000;
+        assert!((9_000..=10_000).contains(&gained), "{gained}");
+    }
+
     proptest! {
         /// Whatever the wall clock does, store time runs within 1 % of boot time and never backwards.
         #[test]
@@ -113,14 +136,16 @@ mod tests {
         ) {
             let mut boot = 1_000_000u64;
             let mut clock = StoreClock::start(None, reading(100 * HOUR_US, boot, 1));
-            let mut last = clock.kept().time_us;
+            let began = clock.kept().time_us;
+            let (mut last, mut passed) = (began, 0);
             for (elapsed, jump_hours) in steps {
                 boot += elapsed;
                 let wall = (last as i64 + jump_hours * HOUR_US as i64) as u64;
                 clock.now(reading(wall, boot, 1));
                 let now = clock.kept().time_us;
                 prop_assert!(now >= last);
-                prop_assert!((now - last).abs_diff(elapsed) <= elapsed / 100);
+                passed += elapsed;
+                prop_assert!((now - began).abs_diff(passed) <= passed / 100);
                 last = now;
             }
         }

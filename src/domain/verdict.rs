@@ -9,7 +9,7 @@ use super::{
     policy::{PolicyOverride, RetryPolicy},
     rules::{ErrorFacts, Then, first_match},
     settings::QueueSettings,
-    time::Timestamp,
+    time::{Timestamp, millis_ceil},
 };
 use std::time::Duration;
 
@@ -40,6 +40,16 @@ pub enum Ending {
     Expired,
     /// Its stream broke before the work had begun.
     Interrupted,
+}
+
+impl Ending {
+    /// About what it takes of memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Failed { failure, .. } => failure.bytes(),
+            Self::Released { .. } | Self::Expired | Self::Interrupted => 0,
+        }
+    }
 }
 
 /// Random numbers in `[0, 1)`.
@@ -135,22 +145,15 @@ impl<'a> Case<'a> {
 
     /// A transient failure: the first rule that fits decides, otherwise the policy.
     fn fail(&mut self, failure: Failure, retry_after: Option<Duration>) {
-        let facts = ErrorFacts {
-            error_type: &failure.error_type,
-            message: &failure.message,
-            http_status: failure.http_status,
-        };
-        let rule = first_match(&self.queue.rules, &self.queue.default_rules, &facts);
-        if let Some(rule) = rule {
-            self.attempt.rule = rule.name.clone();
+        let rule = self.rule_for(&failure);
+        if let Some((rule, Then::DeadLetter)) = rule {
+            return self.dead_letter(rule, failure);
         }
         self.record_failure(failure);
-        match rule.map(|rule| &rule.then) {
-            Some(Then::DeadLetter) => {
-                self.count();
-                self.explain("an error rule sends it to the dead letters".into());
-                self.bury(DeadReason::NonRetryable);
-            }
+        if let Some((rule, _)) = rule {
+            self.attempt.rule = rule.to_owned();
+        }
+        match rule.map(|(_, then)| then) {
             Some(Then::Release) => self.release(retry_after),
             // Without a breaker that can open, holding the queue back is holding this job back.
             Some(Then::Hold) => {
@@ -158,7 +161,7 @@ impl<'a> Case<'a> {
                 self.release(Some(retry_after.unwrap_or(recovery)));
             }
             Some(Then::Policy(over)) => self.retry(Some(over), retry_after),
-            None => self.retry(None, retry_after),
+            Some(Then::DeadLetter) | None => self.retry(None, retry_after),
         }
     }
 
@@ -187,15 +190,19 @@ impl<'a> Case<'a> {
                 explanation = format!("{explanation}; retry_after {asked}{cut} → {delay}");
             }
         }
+        // What is kept of it, so that the answer can be given again.
+        let delay = Duration::from_millis(millis_ceil(delay));
         let at = self.now.after(delay);
-        self.explain(explanation);
         let deadline = self.progress.deadline(self.leased.expires_at);
         if deadline.is_some_and(|deadline| deadline <= self.now) {
+            self.explain("its deadline has passed".into());
             return self.bury(DeadReason::Expired);
         }
         if deadline.is_some_and(|deadline| deadline <= at) {
+            self.explain(format!("{explanation}; that would be after its deadline"));
             return self.bury(DeadReason::WouldMissDeadline);
         }
+        self.explain(explanation);
         self.progress.last_delay = Some(backoff.computed);
         self.progress.retries += 1;
         self.attempt.delay = Some(delay);
@@ -207,11 +214,7 @@ impl<'a> Case<'a> {
     fn release(&mut self, retry_after: Option<Duration>) {
         self.progress.releases += 1;
         if self.progress.releases > RELEASES_MAX {
-            let message = format!("released more than {RELEASES_MAX} times");
-            self.attempt.rule.clear();
-            self.attempt.status = AttemptStatus::Failed;
-            self.record_failure(Failure::new("ReleaseLimit", message));
-            return self.retry(None, retry_after);
+            return self.release_limit(retry_after);
         }
         self.attempt.status = AttemptStatus::Released;
         let policy = self.policy(None);
@@ -223,6 +226,7 @@ impl<'a> Case<'a> {
         }
         match retry_after.map(|asked| asked.min(self.queue.max_retry_after)) {
             Some(delay) if !delay.is_zero() => {
+                let delay = Duration::from_millis(millis_ceil(delay));
                 self.attempt.delay = Some(delay);
                 self.explain(format!("released for {}", super::duration::human(delay)));
                 self.attempt.next = Next::Later { at: self.now.after(delay) };
@@ -232,6 +236,49 @@ impl<'a> Case<'a> {
                 self.attempt.next = Next::Behind { at: self.now };
             }
         }
+    }
+
+    /// Released too often: a failure by the same rules, but none of them can release it again.
+    fn release_limit(&mut self, retry_after: Option<Duration>) {
+        let mut message = format!("released more than {RELEASES_MAX} times");
+        if let Some(cause) = &self.attempt.failure {
+            message =
+                format!("{message}, the last time for {}: {}", cause.error_type, cause.message);
+        }
+        self.attempt.status = AttemptStatus::Failed;
+        self.attempt.rule.clear();
+        let failure = Failure::new("ReleaseLimit", message);
+        match self.rule_for(&failure) {
+            Some((rule, Then::DeadLetter)) => self.dead_letter(rule, failure),
+            Some((rule, Then::Policy(over))) => {
+                self.attempt.rule = rule.to_owned();
+                self.record_failure(failure);
+                self.retry(Some(over), retry_after);
+            }
+            Some((_, Then::Release | Then::Hold)) | None => {
+                self.record_failure(failure);
+                self.retry(None, retry_after);
+            }
+        }
+    }
+
+    /// The first rule that fits, by name and consequence.
+    fn rule_for(&self, failure: &Failure) -> Option<(&'a str, &'a Then)> {
+        let facts = ErrorFacts {
+            error_type: &failure.error_type,
+            message: &failure.message,
+            http_status: failure.http_status,
+        };
+        let rule = first_match(&self.queue.rules, &self.queue.default_rules, &facts)?;
+        Some((&rule.name, &rule.then))
+    }
+
+    fn dead_letter(&mut self, rule: &str, failure: Failure) {
+        self.attempt.rule = rule.to_owned();
+        self.record_failure(failure);
+        self.count();
+        self.explain("an error rule sends it to the dead letters".into());
+        self.bury(DeadReason::NonRetryable);
     }
 
     fn interrupt(&mut self, delivery: &Delivery) {

@@ -3,11 +3,17 @@
 use super::Error;
 use crate::config::{Log, LogFormat, LogLevel};
 use std::io::{self, IsTerminal};
+use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-pub(super) fn start(log: &Log) -> Result<(), Error> {
+/// Writes what is left when dropped.
+pub(super) struct Flush(#[expect(dead_code, reason = "it is there to be dropped")] WorkerGuard);
+
+pub(super) fn start(log: &Log) -> Result<Flush, Error> {
     let terminal = io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter(log)?).with_writer(io::stderr);
+    // A reader that does not keep up must not hold up the store: lines that do not fit any more are left out.
+    let (writer, flush) = tracing_appender::non_blocking(io::stderr());
+    let lines = tracing_subscriber::fmt().with_env_filter(filter(log)?).with_writer(writer);
     let started = match log.format {
         LogFormat::Auto if !terminal => lines.json().flatten_event(true).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
@@ -17,7 +23,7 @@ pub(super) fn start(log: &Log) -> Result<(), Error> {
     };
     // Somebody who embeds the server may have a log already.
     drop(started);
-    Ok(())
+    Ok(Flush(flush))
 }
 
 fn filter(log: &Log) -> Result<EnvFilter, Error> {

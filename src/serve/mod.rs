@@ -50,7 +50,7 @@ impl Error {
 /// Serves until told to stop. `overrides` are those that `config` was made with: a reload needs them again.
 pub fn run(config: Config, overrides: Overrides, warnings: &[String]) -> Result<(), Error> {
     config.check_exposure()?;
-    logging::start(&config.log)?;
+    let _flush = logging::start(&config.log)?;
     for warning in warnings.iter().chain(&config.warnings) {
         tracing::warn!("{warning}");
     }

@@ -217,6 +217,14 @@ pub struct Settlements {
 }
 
 impl Settlements {
+    /// About what it takes of memory.
+    pub fn bytes(&self) -> usize {
+        let acks = self.acks.iter().map(|ack| ack.note.len() + ack.result.len());
+        let nacks = self.nacks.iter().map(|nack| nack.ending.bytes() + nack.checkpoint.len());
+        let extends = self.extends.iter().map(|extend| extend.checkpoint.len());
+        acks.chain(nacks).chain(extends).sum()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.acks.is_empty() && self.nacks.is_empty() && self.extends.is_empty()
     }

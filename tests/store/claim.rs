@@ -149,6 +149,30 @@ store_test! {
 }
 
 store_test! {
+    async fn a_request_for_other_queues_is_another_request(h) {
+        h.enqueue(job("a")).await;
+        h.enqueue(job("b")).await;
+        let first = h.try_claim(asked_as("r", claim_of(&["a"], 1))).await;
+        let second = h.try_claim(asked_as("r", claim_of(&["b"], 1))).await;
+        assert_eq!(first.jobs[0].queue.as_str(), "a");
+        assert_eq!(second.jobs[0].queue.as_str(), "b");
+    }
+}
+
+store_test! {
+    async fn jobs_past_their_deadline_do_not_keep_a_claim_busy_for_ever(h) {
+        for _ in 0..150 {
+            h.enqueue(job("q").expires(SECOND)).await;
+        }
+        let alive = h.enqueue(job("q")).await;
+        h.advance(SECOND);
+        let first = h.try_claim(claim_of(&["q"], 1)).await;
+        assert_eq!((first.jobs.len(), h.depths("q").await.dead), (0, 100));
+        assert_eq!(h.claim("q").await.spec.id, alive);
+    }
+}
+
+store_test! {
     async fn a_request_is_remembered_over_a_restart(h) {
         h.enqueue_all(vec![job("q"); 2]).await;
         let claim = asked_as("r", claim_of(&["q"], 1));

@@ -246,6 +246,20 @@ fn the_hundred_and_first_release_is_a_failure() {
 }
 
 #[test]
+fn the_release_limit_is_a_failure_by_the_rules_and_names_its_cause() {
+    let mut queue = plain();
+    queue.rules = vec![rule(on_type("Busy"), Then::Release)];
+    let spent = Progress { releases: 100, ..progress(0) };
+    let verdict = judge_job(&spent, None, None, failed("Busy"), &queue);
+    let failure = verdict.attempt.failure.unwrap();
+    assert_eq!(failure.error_type, "ReleaseLimit");
+    assert!(failure.message.contains("Busy: it broke"), "{}", failure.message);
+    queue.rules.push(rule(on_type("ReleaseLimit"), Then::DeadLetter));
+    let verdict = judge_job(&spent, None, None, failed("Busy"), &queue);
+    assert_eq!(verdict.next, Next::Bury(DeadReason::NonRetryable));
+}
+
+#[test]
 fn an_expired_lease_is_a_failure_by_the_same_rules() {
     let mut queue = plain();
     let verdict = judge_at(0, Ending::Expired, &queue);

@@ -11,7 +11,7 @@ use crate::{
     broker::{ClaimReply, ClaimRequest, Order},
     domain::{ids::QueueName, limits::Limits, settings::Settings, time::Timestamp},
     grpc::pb,
-    store::{Idle, IdleReason},
+    store::{Idle, IdleReason, Settlements},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -41,11 +41,13 @@ pub(in crate::grpc) fn claim(
             }
             Default::default()
         });
+    let max_bytes = default_and_most(request.max_bytes, limits.reply_bytes, limits.reply_bytes);
     let claim = order.map(|order| ClaimRequest {
         queues,
         order,
         max_jobs: default_and_most(request.max_jobs, 1, limits.batch_items),
-        max_bytes: default_and_most(request.max_bytes, limits.reply_bytes, limits.reply_bytes),
+        // The bound is on the whole reply, the answers to `settle` included.
+        max_bytes: max_bytes.saturating_sub(answer_bytes(&settle, &refused)),
         wait: wait.min(limits.wait).min(patience.unwrap_or(Duration::MAX)),
         lease_duration,
         worker_id: request.worker_id,
@@ -53,6 +55,12 @@ pub(in crate::grpc) fn claim(
         settle,
     });
     Ok((check.done(claim)?, refused))
+}
+
+/// About what the answers to settlements take.
+fn answer_bytes(settle: &Settlements, refused: &RefusedSettlements) -> usize {
+    let refused = refused.acks.len() + refused.nacks.len() + refused.extends.len();
+    16 * settle.acks.len() + 512 * settle.nacks.len() + 32 * settle.extends.len() + 1024 * refused
 }
 
 fn default_and_most(given: u32, default: usize, most: usize) -> usize {

@@ -13,6 +13,7 @@ use crate::{
         ids::JobId,
         job::{DeadReason, Progress, Spec},
         lease::Lease,
+        settings::QueueSettings,
         time::{Timestamp, millis_ceil},
     },
     store::{Ask, Claim, Claimed, Delivered, Idle, IdleReason, Share},
@@ -23,6 +24,8 @@ use std::sync::Arc;
 const JOB_OVERHEAD_BYTES: usize = 320;
 /// Details are kept as text and sent as values: `1,` becomes eleven bytes.
 const DETAILS_GROWTH: usize = 6;
+/// Jobs that one claim buries on its way; the next look goes on.
+const BURIALS_MAX: usize = 100;
 /// Due jobs that one claim moves before it looks.
 const PROMOTIONS_MAX: usize = 1_000;
 
@@ -32,6 +35,8 @@ struct Basket<'a> {
     dice: Dice,
     request: Option<Arc<str>>,
     bytes: usize,
+    /// Jobs met that were past their deadline or corrupt.
+    buried: usize,
     full: bool,
     out: Claimed,
 }
@@ -43,7 +48,7 @@ impl Basket<'_> {
 
     /// The reply as a whole is bounded, but one job always fits.
     fn has_room_for(&mut self, bytes: usize) -> bool {
-        self.full = !self.out.jobs.is_empty() && self.bytes + bytes > self.claim.max_bytes;
+        self.full |= !self.out.jobs.is_empty() && self.bytes + bytes > self.claim.max_bytes;
         !self.full
     }
 }
@@ -55,13 +60,14 @@ struct First {
 }
 
 impl Writer<'_> {
-    pub(super) fn claim(&mut self, ask: &Ask, claim: &Claim) -> Result<Claimed, Failure> {
-        let settled = self.settle(ask, &claim.settle)?;
+    pub(super) fn claim(&mut self, ask: &Ask, mut claim: Claim) -> Result<Claimed, Failure> {
+        let settled = self.settle(ask, std::mem::take(&mut claim.settle))?;
         let mut basket = Basket {
-            claim,
+            claim: &claim,
             dice: Dice::new(ask.seed),
             request: (!claim.request_id.is_empty()).then(|| claim.request_id.as_str().into()),
             bytes: 0,
+            buried: 0,
             full: false,
             out: Claimed { now: self.now, settled, ..Claimed::default() },
         };
@@ -103,10 +109,11 @@ impl Writer<'_> {
             let Some(held) = self.memory.leases.of_number(number).cloned() else {
                 continue;
             };
-            // Somebody asked for it again: it is not abandoned.
-            for leases in self.memory.abandoned.values_mut() {
-                leases.retain(|lease| *lease != held.lease);
+            let asked = |share: &Share| self.memory.find(&share.queue) == Some(held.queue);
+            if !basket.claim.shares.iter().any(asked) {
+                continue;
             }
+            self.memory.leases.keep(number);
             if let Ok(spec) = self.read_job(number)? {
                 let progress = self.progress_under(&held)?;
                 let failure = self.failure_before(number, &progress)?;
@@ -182,17 +189,27 @@ impl Writer<'_> {
         let spec = match self.read_job(place.number)? {
             Ok(spec) => spec,
             Err(damaged) => {
-                self.take_ready(&place, at)?;
-                let reason = DeadReason::Corrupt;
-                self.bury(&place, &damaged, &progress, reason, settings)?;
-                return Ok(());
+                return self.bury_ready(
+                    &place,
+                    at,
+                    &damaged,
+                    &progress,
+                    DeadReason::Corrupt,
+                    settings,
+                    basket,
+                );
             }
         };
         if progress.deadline(spec.expires_at).is_some_and(|deadline| deadline <= self.now) {
-            self.take_ready(&place, at)?;
-            let reason = DeadReason::Expired;
-            self.bury(&place, &spec, &progress, reason, settings)?;
-            return Ok(());
+            return self.bury_ready(
+                &place,
+                at,
+                &spec,
+                &progress,
+                DeadReason::Expired,
+                settings,
+                basket,
+            );
         }
         let failure = self.failure_before(place.number, &progress)?;
         let bytes = size(&spec, &progress, failure.as_ref());
@@ -216,6 +233,7 @@ impl Writer<'_> {
             started_at: self.now,
             expires_at: self.now.after(duration),
             look_at: self.now.after(duration),
+            unclaim_at: None,
             duration,
             ready_at: at,
             traits: traits_of(&place, &spec, &progress),
@@ -225,6 +243,28 @@ impl Writer<'_> {
         let delivered = self.delivered(&held, spec, progress, failure, &basket.claim.worker_id)?;
         self.memory.leases.insert(held);
         basket.out.jobs.push(delivered);
+        Ok(())
+    }
+
+    /// A job at the front of its line that nobody should get any more.
+    #[expect(clippy::too_many_arguments, reason = "all of it is what a burial takes")]
+    fn bury_ready(
+        &mut self,
+        place: &Place,
+        at: Timestamp,
+        spec: &Spec,
+        progress: &Progress,
+        reason: DeadReason,
+        settings: &QueueSettings,
+        basket: &mut Basket<'_>,
+    ) -> Result<(), Failure> {
+        self.take_ready(place, at)?;
+        self.bury(place, spec, progress, reason, settings)?;
+        basket.buried += 1;
+        if basket.buried == BURIALS_MAX {
+            basket.full = true;
+            self.memory.change(place.queue, |queue| queue.made_available = true);
+        }
         Ok(())
     }
 

@@ -16,6 +16,21 @@ use crate::{
     store::{Ask, Enqueued, Refused},
 };
 
+/// A job on its way in, with its print where it has an id or key of its own: made before the writer gets it, which has
+/// other things to do.
+pub(super) struct Incoming {
+    pub(super) job: NewJob,
+    print: Option<Sameness>,
+}
+
+impl Incoming {
+    pub(super) fn new(job: NewJob) -> Self {
+        let named = job.id.is_some() || job.key.is_some();
+        let print = named.then(|| sameness(&job.job_type, &job.body));
+        Self { job, print }
+    }
+}
+
 /// A job that is already there under the same id or key.
 struct Earlier {
     number: u64,
@@ -29,24 +44,22 @@ impl Writer<'_> {
     pub(super) fn enqueue(
         &mut self,
         ask: &Ask,
-        jobs: Vec<NewJob>,
+        jobs: Vec<Incoming>,
     ) -> Result<Vec<Result<Enqueued, Refused>>, Failure> {
         let mut dice = Dice::new(ask.seed);
-        jobs.into_iter().map(|job| self.enqueue_one(ask, job, &mut dice)).collect()
+        jobs.into_iter().map(|incoming| self.enqueue_one(ask, incoming, &mut dice)).collect()
     }
 
     fn enqueue_one(
         &mut self,
         ask: &Ask,
-        job: NewJob,
+        Incoming { job, print }: Incoming,
         dice: &mut Dice,
     ) -> Result<Result<Enqueued, Refused>, Failure> {
         let queue = match self.queue_for(&job.queue)? {
             Ok(queue) => queue,
             Err(refused) => return Ok(Err(refused)),
         };
-        let print =
-            (job.id.is_some() || job.key.is_some()).then(|| sameness(&job.job_type, &job.body));
         if let Some(print) = &print {
             match self.earlier(queue, &job, print)? {
                 Ok(None) => {}

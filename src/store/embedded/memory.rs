@@ -7,7 +7,7 @@ use crate::{
 };
 use rusqlite::{Connection, Row};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -60,8 +60,10 @@ pub(super) struct Held {
     pub(super) attempt: u32,
     pub(super) started_at: Timestamp,
     pub(super) expires_at: Timestamp,
-    /// When the sweep looks at it: its expiry, or the end of a grace.
+    /// When the sweep looks at it: its expiry, the end of a grace, or when it goes back.
     pub(super) look_at: Timestamp,
+    /// Its caller has gone: then the job goes back to its old place, unless somebody asks for it again.
+    pub(super) unclaim_at: Option<Timestamp>,
     pub(super) duration: Duration,
     pub(super) ready_at: Timestamp,
     pub(super) traits: Traits,
@@ -130,11 +132,35 @@ impl Leases {
         if let Some(held) = self.by_number.get_mut(&number) {
             held.expires_at = expires_at;
         }
-        self.look_later(number, expires_at);
+        self.keep(number);
     }
 
-    /// Leaves a lease alone until then.
-    pub(super) fn look_later(&mut self, number: u64, at: Timestamp) {
+    /// Whoever has it is there: it ends when it expires.
+    pub(super) fn keep(&mut self, number: u64) {
+        if let Some(held) = self.by_number.get_mut(&number) {
+            held.unclaim_at = None;
+            let expires_at = held.expires_at;
+            self.look_at(number, expires_at);
+        }
+    }
+
+    /// Whoever claimed it has gone.
+    pub(super) fn abandon(&mut self, lease: Lease, at: Timestamp) {
+        if let Some(held) = self.by_number.get_mut(&lease.number)
+            && held.lease == lease
+        {
+            held.unclaim_at = Some(at);
+            let look_at = held.look_at.min(at);
+            self.look_at(lease.number, look_at);
+        }
+    }
+
+    pub(super) fn abandoned(&self) -> Vec<(Lease, Timestamp)> {
+        let at = |held: &Held| held.unclaim_at.map(|at| (held.lease, at));
+        self.by_number.values().filter_map(at).collect()
+    }
+
+    pub(super) fn look_at(&mut self, number: u64, at: Timestamp) {
         if let Some(held) = self.by_number.get_mut(&number) {
             self.by_look.remove(&(held.look_at, number));
             held.look_at = at;
@@ -163,8 +189,6 @@ pub(super) struct Memory {
     dues: BTreeSet<(Timestamp, QueueNumber)>,
     changed: Vec<QueueNumber>,
     pub(super) leases: Leases,
-    /// Claims whose caller has gone, by when their jobs go back.
-    pub(super) abandoned: BTreeMap<Timestamp, Vec<Lease>>,
     pub(super) next_number: u64,
     pub(super) next_deadline: Option<Timestamp>,
 }
@@ -298,9 +322,8 @@ impl Memory {
 
     /// When time next makes something due.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
-        let abandoned = self.abandoned.first_key_value().map(|(at, _)| *at);
         let due = self.first_due().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline, abandoned].into_iter().flatten().min()
+        [due, self.leases.next_look(), self.next_deadline].into_iter().flatten().min()
     }
 }
 
@@ -366,6 +389,7 @@ pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {
         started_at: timestamp(row, 5)?,
         expires_at,
         look_at: expires_at,
+        unclaim_at: None,
         duration: Duration::from_millis(unsigned(row, 7)?),
         ready_at: timestamp(row, 8)?,
         traits: Traits(row.get(9)?),

@@ -7,6 +7,7 @@ mod bytes;
 mod claim;
 mod codec;
 mod directory_lock;
+mod disk;
 mod enqueue;
 mod lookup;
 mod memory;
@@ -34,6 +35,8 @@ use crate::{
         StoreError, Sweep, Swept,
     },
 };
+use disk::Disk;
+use enqueue::Incoming;
 use rusqlite::Connection;
 use std::{
     fs, io,
@@ -47,12 +50,13 @@ use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
-/// Bodies among them, together.
+/// What they bring along, together.
 const WAITING_KIB_MAX: usize = 256 * 1024;
 /// What one transaction takes of them.
 const STEP_MAX: usize = 2_048;
-/// Reading connections that are kept open.
-const READERS_MAX: usize = 4;
+const STEP_BYTES_MAX: usize = 16 << 20;
+/// Reads at the same time.
+const READERS_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -99,8 +103,8 @@ pub struct Embedded {
     clock: Arc<dyn Clock>,
     time: SharedClock,
     health: Arc<RwLock<Health>>,
-    reserve_bytes: u64,
-    directory: PathBuf,
+    disk: Disk,
+    reading: Arc<Semaphore>,
     /// In KiB.
     room: Semaphore,
 }
@@ -127,16 +131,16 @@ impl Embedded {
         let (opened, opening) = std::sync::mpsc::channel();
         let (commands, inbox) = mpsc::channel(WAITING_MAX);
         let health = Arc::new(RwLock::new(Health::Well));
-        let reserve_bytes = options.reserve_bytes;
+        let disk = Disk { directory: directory.clone(), reserve_bytes: options.reserve_bytes };
         let thread = {
-            let (clock, health) = (clock.clone(), health.clone());
+            let (clock, health, disk) = (clock.clone(), health.clone(), disk.clone());
             thread::Builder::new()
                 .name("redrive-writer".into())
                 .spawn(move || {
                     match Writer::open(&connection, options, listener, reading) {
                         Ok(writer) => {
                             drop(opened.send(Ok(writer.clock())));
-                            run(writer, inbox, &*clock, &health);
+                            run(writer, inbox, &*clock, &disk, &health);
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     };
@@ -163,17 +167,18 @@ impl Embedded {
             clock,
             time,
             health,
-            reserve_bytes,
-            directory,
+            disk,
+            reading: Arc::new(Semaphore::new(READERS_MAX)),
             room: Semaphore::new(WAITING_KIB_MAX),
         })
     }
 
     /// Hands a call to the writer and waits for its answer.
     async fn write(&self, command: Command) -> Result<Answer, StoreError> {
+        let _room = self.room_for(&command)?;
         let (reply, answer) = oneshot::channel();
         self.send(Call { command, reply })?;
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        answer.await.unwrap_or_else(|_| Err(unanswered()))
     }
 
     fn send(&self, call: Call) -> Result<(), StoreError> {
@@ -191,7 +196,10 @@ impl Embedded {
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (readers, database) = (self.readers.clone(), self.database.clone());
+        // Connections have caches, and there are only so many cores to read with.
+        let place = self.reading.clone().acquire_owned().await;
         let work = move || {
+            let _place = place;
             let idle = lock(&readers).pop();
             let connection = match idle {
                 Some(connection) => connection,
@@ -210,24 +218,9 @@ impl Embedded {
         }
     }
 
-    /// Enqueue is refused before the disk is full, so that there is room left to settle what is out.
-    fn disk_low(&self) -> Option<String> {
-        let stat = rustix::fs::statvfs(&self.directory).ok()?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        (free < self.reserve_bytes).then(|| {
-            let directory = self.directory.display();
-            let reserve = self.reserve_bytes >> 20;
-            format!(
-                "{directory} has {} MiB left and {reserve} MiB are kept for settling",
-                free >> 20
-            )
-        })
-    }
-
-    /// Bodies that wait for the disk take memory, which has an end.
-    fn room_for(&self, jobs: &[NewJob]) -> Result<SemaphorePermit<'_>, StoreError> {
-        let bytes: usize = jobs.iter().map(|job| job.body.bytes().len()).sum();
-        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX);
+    /// What waits for the disk takes memory, which has an end.
+    fn room_for(&self, command: &Command) -> Result<SemaphorePermit<'_>, StoreError> {
+        let kib = u32::try_from(command.bytes() / 1024 + 1).unwrap_or(u32::MAX);
         self.room.try_acquire_many(kib).map_err(|_| {
             StoreError::Overloaded(format!("{} MiB wait for the disk", WAITING_KIB_MAX / 1024))
         })
@@ -251,10 +244,7 @@ impl Store for Embedded {
         ask: Ask,
         jobs: Vec<NewJob>,
     ) -> Result<Vec<Result<Enqueued, Refused>>, StoreError> {
-        if let Some(why) = self.disk_low() {
-            return Err(StoreError::DiskLow(why));
-        }
-        let _room = self.room_for(&jobs)?;
+        let jobs = jobs.into_iter().map(Incoming::new).collect();
         match self.write(Command::Enqueue(ask, jobs)).await? {
             Answer::Enqueue(results) => Ok(results),
             _ => Err(wrong_answer()),
@@ -262,10 +252,12 @@ impl Store for Embedded {
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
+        let command = Command::Claim(ask, claim);
+        let _room = self.room_for(&command)?;
         let (reply, answer) = oneshot::channel();
         let mut fetch = Fetch { store: self, answer };
-        self.send(Call { command: Command::Claim(ask, claim), reply })?;
-        match (&mut fetch.answer).await.unwrap_or_else(|_| Err(closed()))? {
+        self.send(Call { command, reply })?;
+        match (&mut fetch.answer).await.unwrap_or_else(|_| Err(unanswered()))? {
             Answer::Claim { claimed, .. } => Ok(claimed),
             _ => Err(wrong_answer()),
         }
@@ -323,7 +315,7 @@ impl Store for Embedded {
         match self.stopped() {
             Some(why) => Health::Stopped(why.to_string()),
             None if self.commands.is_closed() => Health::Stopped("the writer has ended".into()),
-            None => self.disk_low().map_or(Health::Well, Health::DiskLow),
+            None => self.disk.low().map_or(Health::Well, Health::DiskLow),
         }
     }
 
@@ -366,22 +358,27 @@ fn run(
     mut writer: Writer<'_>,
     mut inbox: mpsc::Receiver<Call>,
     clock: &dyn Clock,
+    disk: &Disk,
     health: &RwLock<Health>,
 ) {
     while let Some(first) = inbox.blocking_recv() {
+        let mut bytes = first.command.bytes();
         let mut calls = vec![first];
         while calls.len() < STEP_MAX
+            && bytes < STEP_BYTES_MAX
             && let Ok(call) = inbox.try_recv()
         {
+            bytes += call.command.bytes();
             calls.push(call);
         }
         if calls.iter().any(Call::is_the_last) {
             inbox.close();
         }
+        let calls = disk.take_no_jobs_when_low(calls);
         match writer.step(clock.read(), calls) {
             Ok(()) => {}
             Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
-            Err(Failure::Stopped(why)) => {
+            Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
                 tracing::error!(
                     why,
                     "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
@@ -413,6 +410,11 @@ fn close(connection: Connection) {
 /// Each command has one kind of answer; another one tells nothing about what was written.
 fn wrong_answer() -> StoreError {
     StoreError::OutcomeUnknown("the writer answered another question".into())
+}
+
+/// The writer went away with the call.
+fn unanswered() -> StoreError {
+    StoreError::OutcomeUnknown("the writer ended before it answered".into())
 }
 
 fn closed() -> StoreError {

@@ -9,7 +9,7 @@ use crate::{
     domain::{
         failure::Failure,
         ids::{JobId, QueueName},
-        job::{Attempt, AttemptStatus, Body, Next, Progress, State},
+        job::{Attempt, AttemptStatus, Body, Delivery, Next, Progress, State},
     },
     store::{Ahead, DeadLetterPage, DeadLetterQuery, Death, JobView, QueueView},
 };
@@ -86,10 +86,12 @@ pub(super) fn jobs(
         },
     };
     let mut views = Vec::new();
-    for (number, of_queue) in numbers_of(&moment, id)? {
-        if queue.is_none_or(|queue| queue == of_queue) {
-            views.extend(view(&moment, number, true)?);
-        }
+    let mut numbers = numbers_of(&moment, id)?;
+    numbers.retain(|(_, of_queue)| queue.is_none_or(|queue| queue == *of_queue));
+    // Whoever finds several has to ask again, and needs no bodies for that.
+    let full = numbers.len() == 1;
+    for (number, _) in numbers {
+        views.extend(view(&moment, number, full)?);
     }
     Ok(views)
 }
@@ -124,10 +126,12 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         spec.headers.clear();
     }
     let mut progress = progress(connection, number)?;
-    let delivery = lease(connection, number)?;
-    if let Some(delivery) = &delivery {
+    let lease = lease(connection, number)?;
+    if let Some((delivery, checkpoint)) = &lease {
         progress.deliveries = delivery.lease.delivery;
+        progress.checkpoint = checkpoint.clone().unwrap_or(progress.checkpoint);
     }
+    let delivery = lease.map(|(delivery, _)| delivery);
     let (first, last) = failures(connection, number)?;
     let attempts = attempts(connection, number, first.as_ref(), last.as_ref())?;
     let ahead = match found.state {
@@ -162,15 +166,16 @@ fn progress(connection: &Connection, number: u64) -> Result<Progress> {
     Ok(record.and_then(|record| codec::read_progress(&record).ok()).unwrap_or_default())
 }
 
-fn lease(connection: &Connection, number: u64) -> Result<Option<crate::domain::job::Delivery>> {
+/// The delivery that runs, and what it has saved so far.
+fn lease(connection: &Connection, number: u64) -> Result<Option<(Delivery, Option<String>)>> {
     connection
         .prepare_cached(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
-             traits, request, worker FROM leases WHERE number = ?1",
+             traits, request, worker, checkpoint FROM leases WHERE number = ?1",
         )?
         .query_row([number.cast_signed()], |row| {
             let worker: Option<String> = row.get(11)?;
-            Ok(read_lease(row)?.delivery(worker.unwrap_or_default()))
+            Ok((read_lease(row)?.delivery(worker.unwrap_or_default()), row.get(12)?))
         })
         .optional()
 }

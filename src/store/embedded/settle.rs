@@ -27,17 +27,17 @@ pub(super) struct Ended {
 }
 
 impl Writer<'_> {
-    pub(super) fn settle(&mut self, ask: &Ask, items: &Settlements) -> Result<Settled, Failure> {
+    pub(super) fn settle(&mut self, ask: &Ask, items: Settlements) -> Result<Settled, Failure> {
         let mut settled = Settled::default();
         let mut dice = Dice::new(!ask.seed);
-        for ack in &items.acks {
-            settled.acks.push(self.ack(ask, ack)?);
+        for ack in items.acks {
+            settled.acks.push(self.ack(ask, &ack)?);
         }
-        for nack in &items.nacks {
+        for nack in items.nacks {
             settled.nacks.push(self.nack(ask, nack, &mut dice)?);
         }
-        for extend in &items.extends {
-            settled.extends.push(self.extend(ask, extend)?);
+        for extend in items.extends {
+            settled.extends.push(self.extend(ask, &extend)?);
         }
         Ok(settled)
     }
@@ -104,6 +104,9 @@ impl Writer<'_> {
             keys.push((row.get(0)?, row.get(1)?));
         }
         drop(rows);
+        if keys.is_empty() {
+            return Ok(0);
+        }
         for (key, number) in &keys {
             self.sql.delete_key.execute((queue, key, number))?;
         }
@@ -114,13 +117,13 @@ impl Writer<'_> {
     fn nack(
         &mut self,
         ask: &Ask,
-        nack: &Nack,
+        nack: Nack,
         dice: &mut Dice,
     ) -> Result<Result<Attempt, LeaseLost>, Failure> {
         let Some(held) = self.memory.leases.current(nack.lease).cloned() else {
             return Ok(self.nacked_before(nack.lease)?.ok_or(LeaseLost));
         };
-        let ended = self.end(ask, &held, nack.ending.clone(), &nack.checkpoint, dice)?;
+        let ended = self.end(ask, &held, nack.ending, &nack.checkpoint, dice)?;
         Ok(Ok(ended.attempt))
     }
 

@@ -10,6 +10,7 @@ use crate::{
         chance::Dice,
         job::{DeadReason, State},
         settings::Settings,
+        time::Timestamp,
         verdict::Ending,
     },
     store::{Ask, ExpiredLease, Sweep, Swept},
@@ -35,7 +36,6 @@ impl Writer<'_> {
         {
             swept.promoted += self.promote(queue, PROMOTIONS_MAX - swept.promoted)?;
         }
-        self.return_abandoned()?;
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
         self.pass_deadlines(ask)?;
         if self.now.since(self.last_tidied) >= TIDY_EVERY {
@@ -75,16 +75,6 @@ impl Writer<'_> {
         Ok(due.len())
     }
 
-    fn return_abandoned(&mut self) -> Result<(), Failure> {
-        while let Some(entry) = self.memory.abandoned.first_entry()
-            && *entry.key() <= self.now
-        {
-            let leases = entry.remove();
-            self.unclaim(&leases)?;
-        }
-        Ok(())
-    }
-
     fn expire_leases(
         &mut self,
         ask: &Ask,
@@ -96,9 +86,13 @@ impl Writer<'_> {
             let Some(held) = self.memory.leases.of_number(number).cloned() else {
                 continue;
             };
+            if held.unclaim_at.is_some_and(|at| at <= self.now) {
+                self.unclaim(&[held.lease])?;
+                continue;
+            }
             let spared = held.started_at < sweep.spare_made_before && self.now < sweep.spare_until;
             if spared {
-                self.memory.leases.look_later(number, sweep.spare_until);
+                self.memory.leases.look_at(number, sweep.spare_until);
                 continue;
             }
             let ended = self.end(ask, &held, Ending::Expired, "", dice)?;
@@ -171,8 +165,13 @@ impl Writer<'_> {
             .filter(|queue| queue.finished_keys > 0)
             .map(|queue| queue.number)
             .collect();
+        let mut room = KEYS_MAX;
         for queue in with_keys {
-            self.forget_keys(queue, self.now, KEYS_MAX as i64)?;
+            room -= self.forget_keys(queue, self.now, room as i64)?;
+        }
+        if room == 0 {
+            // There may be more: look again with the next sweep.
+            self.last_tidied = Timestamp::default();
         }
         let unused: Vec<_> = self
             .memory

@@ -2,10 +2,9 @@
 //!
 //! `step` is the whole of it; the thread in `mod.rs` is a loop around it, and tests drive it in line.
 
-use super::{Options, lock, memory::Memory, statements::Statements};
+use super::{Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
-        job::NewJob,
         lease::Lease,
         store_clock::{Kept, Reading, StoreClock},
         time::Timestamp,
@@ -38,8 +37,20 @@ impl Call {
     }
 }
 
+impl Command {
+    /// About what it takes of memory and disk.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Enqueue(_, jobs) => jobs.iter().map(|incoming| incoming.job.bytes()).sum(),
+            Self::Settle(_, settlements) => settlements.bytes(),
+            Self::Claim(_, claim) => claim.settle.bytes(),
+            _ => 0,
+        }
+    }
+}
+
 pub(super) enum Command {
-    Enqueue(Ask, Vec<NewJob>),
+    Enqueue(Ask, Vec<Incoming>),
     Claim(Ask, Claim),
     Settle(Ask, Settlements),
     Unclaim {
@@ -71,8 +82,10 @@ pub(super) enum Answer {
 pub(super) enum Failure {
     /// Nothing was written, and the next step may work.
     Refused(StoreError),
-    /// What is on disk is no longer certain. No more writes until a restart reads it afresh.
+    /// Nothing was written, but something is wrong that a restart has to look at. No more writes until then.
     Stopped(String),
+    /// Nobody knows what is on disk. No more writes until a restart reads it afresh.
+    Unknown(String),
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -88,11 +101,20 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl Failure {
+    /// A commit that fails for want of room has written nothing that counts; any other may have.
+    fn of_commit(error: rusqlite::Error) -> Self {
+        match error.into() {
+            Self::Stopped(why) => Self::Unknown(why),
+            refused => refused,
+        }
+    }
+
     /// What the callers hear.
     fn error(&self) -> StoreError {
         match self {
             Self::Refused(error) => error.clone(),
             Self::Stopped(why) => StoreError::Unavailable(why.clone()),
+            Self::Unknown(why) => StoreError::OutcomeUnknown(why.clone()),
         }
     }
 }
@@ -159,9 +181,11 @@ impl<'c> Writer<'c> {
 
     /// Reads back what is kept in memory.
     fn load(&mut self) -> rusqlite::Result<()> {
-        let abandoned = std::mem::take(&mut self.memory.abandoned);
+        let abandoned = self.memory.leases.abandoned();
         self.memory = Memory::load(self.connection)?;
-        self.memory.abandoned = abandoned;
+        for (lease, at) in abandoned {
+            self.memory.leases.abandon(lease, at);
+        }
         let numbers: Vec<_> = self.memory.queues().map(|queue| queue.number).collect();
         for number in numbers {
             self.refresh_due(number)?;
@@ -193,7 +217,7 @@ impl<'c> Writer<'c> {
                 self.died.clear();
                 let failure = match self.load() {
                     Ok(()) => failure,
-                    Err(error) => Failure::Stopped(error.to_string()),
+                    Err(error) => Failure::Unknown(error.to_string()),
                 };
                 for reply in replies {
                     drop(reply.send(Err(failure.error())));
@@ -208,7 +232,7 @@ impl<'c> Writer<'c> {
         let answers =
             commands.into_iter().map(|command| self.apply(command)).collect::<Result<_, _>>()?;
         self.save()?;
-        self.sql.commit.execute([])?;
+        self.sql.commit.execute([]).map_err(Failure::of_commit)?;
         Ok(answers)
     }
 
@@ -216,24 +240,29 @@ impl<'c> Writer<'c> {
         Ok(match command {
             Command::Enqueue(ask, jobs) => Answer::Enqueue(self.enqueue(&ask, jobs)?),
             Command::Claim(ask, claim) => Answer::Claim {
-                claimed: self.claim(&ask, &claim)?,
                 kept_for: match claim.request_id.as_str() {
                     "" => Duration::ZERO,
                     _ => ABANDONED_CLAIM_KEPT,
                 },
+                claimed: self.claim(&ask, claim)?,
             },
-            Command::Settle(ask, settlements) => Answer::Settle(self.settle(&ask, &settlements)?),
+            Command::Settle(ask, settlements) => Answer::Settle(self.settle(&ask, settlements)?),
             Command::Unclaim { leases, after } => {
                 if after.is_zero() {
                     self.unclaim(&leases)?;
                 } else {
-                    self.abandon(leases, after);
+                    self.abandon(&leases, after);
                 }
                 Answer::Done
             }
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
             Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
-            Command::Close => Answer::Done,
+            Command::Close => {
+                // Nobody remembers them after this.
+                let abandoned = self.memory.leases.abandoned();
+                self.unclaim(&abandoned.into_iter().map(|(lease, _)| lease).collect::<Vec<_>>())?;
+                Answer::Done
+            }
         })
     }
 
@@ -291,14 +320,14 @@ impl<'c> Writer<'c> {
             self.announced = swept.next;
         }
         if let Err(Ok(Answer::Claim { claimed, kept_for })) = reply.send(Ok(answer)) {
-            self.abandon(claimed.leases(), kept_for);
+            self.abandon(&claimed.leases(), kept_for);
         }
     }
 
     /// The caller has gone: its jobs go back, at once or after a while.
-    fn abandon(&mut self, leases: Vec<Lease>, after: Duration) {
-        if !leases.is_empty() {
-            self.memory.abandoned.entry(self.now.after(after)).or_default().extend(leases);
+    fn abandon(&mut self, leases: &[Lease], after: Duration) {
+        for lease in leases {
+            self.memory.leases.abandon(*lease, self.now.after(after));
         }
     }
 

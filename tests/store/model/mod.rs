@@ -54,7 +54,7 @@ pub(crate) struct Out {
     pub(crate) delivery: Delivery,
     ready_at: Timestamp,
     request: Option<u8>,
-    checkpoint: String,
+    pub(crate) checkpoint: String,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -115,8 +115,12 @@ impl Model {
         max_jobs: usize,
         request: Option<u8>,
     ) -> Answer {
-        let before: Vec<usize> = self.jobs.iter()
-            .filter(|(_, job)| matches!(&job.place, Place::Leased(out) if out.request.is_some() && out.request == request))
+        let asked = |job: &Job| shares.iter().any(|(queue, _)| *queue == job.queue);
+        let under_it = |job: &Job| matches!(&job.place, Place::Leased(out) if out.request.is_some() && out.request == request);
+        let before: Vec<usize> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| under_it(job) && asked(job))
             .map(|(number, _)| *number)
             .collect();
         if !before.is_empty() {
