@@ -2,11 +2,8 @@
 
 use super::{Broker, Error, SettleReply, settle::named_once};
 use crate::{
-    domain::{ids::QueueName, lease::Lease, time::Timestamp},
-    store::{
-        ABANDONED_CLAIM_KEPT, Claim, Delivered, Idle, IdleReason, Listener, Settlements, Share,
-        Store,
-    },
+    domain::{ids::QueueName, time::Timestamp},
+    store::{Claim, Delivered, Idle, IdleReason, Settlements, Share, Store, Unanswered},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -38,14 +35,8 @@ pub struct ClaimReply {
     pub jobs: Vec<Delivered>,
     pub idle: Vec<Idle>,
     pub settled: SettleReply,
-    /// The caller had to wait for it.
-    pub waited: bool,
-}
-
-impl ClaimReply {
-    pub fn leases(&self) -> Vec<Lease> {
-        self.jobs.iter().map(|job| job.delivery.lease).collect()
-    }
+    /// Of the store: which answer this is.
+    pub answer: u64,
 }
 
 impl<S: Store> Broker<S> {
@@ -70,11 +61,11 @@ impl<S: Store> Broker<S> {
                 () = seat.woken() => {
                     let settled = reply.settled;
                     reply = self.look(&request, Settlements::default(), |_| settled).await?;
-                    reply.waited = true;
                 }
                 () = &mut patience => {
-                    reply.now = self.store.now();
-                    break;
+                    // A last look: why there is nothing may have changed meanwhile.
+                    let settled = reply.settled;
+                    return self.look(&request, Settlements::default(), |_| settled).await;
                 }
                 // The block drops what it is handed, a guard that must not be held while waiting.
                 () = async { drop(draining.wait_for(|draining| *draining).await) } => {
@@ -85,13 +76,11 @@ impl<S: Store> Broker<S> {
         Ok(reply)
     }
 
-    /// For a claim whose answer never reached its caller: its jobs go back to their old places, after a while if the
-    /// caller can come again and ask for them by its request id.
-    pub fn give_back(self: &Arc<Self>, leases: Vec<Lease>, comes_again: bool) {
+    /// For a claim whose answer never reached its caller: its jobs go back to their old places.
+    pub fn unclaim(self: &Arc<Self>, unanswered: Unanswered) {
         let broker = self.clone();
-        let after = if comes_again { ABANDONED_CLAIM_KEPT } else { Duration::ZERO };
         tokio::spawn(async move {
-            if let Err(error) = broker.store.unclaim(leases, after).await {
+            if let Err(error) = broker.store.unclaim(unanswered).await {
                 tracing::warn!(%error, "jobs of a caller who has gone wait for their leases to run out");
             }
         });
@@ -119,15 +108,12 @@ impl<S: Store> Broker<S> {
                 idle.reason = IdleReason::Empty;
             }
         }
-        for (queue, jobs) in &claimed.left {
-            self.wakeups.available(queue, *jobs);
-        }
         Ok(ClaimReply {
             now: claimed.now,
             jobs: claimed.jobs,
             idle: claimed.idle,
             settled: reply(claimed.settled),
-            waited: false,
+            answer: claimed.answer,
         })
     }
 
@@ -156,7 +142,7 @@ impl<S: Store> Broker<S> {
             jobs: Vec::new(),
             idle: request.queues.iter().map(idle).collect(),
             settled,
-            waited: true,
+            answer: 0,
         }
     }
 }

@@ -186,11 +186,6 @@ impl Progress {
         self.tries + 1
     }
 
-    /// LEASED → its old place: the claim's answer never reached anybody.
-    pub fn unclaim(&mut self) {
-        // Nothing counts but the delivery, which stays counted: its token must not come again.
-    }
-
     /// DEAD → READY.
     pub fn requeue(&mut self, now: Timestamp, expires_at: Option<Timestamp>, keep_attempts: bool) {
         if !keep_attempts {

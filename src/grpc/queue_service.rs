@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     broker::{Broker, Error, Refusal, RequeueSelector},
-    store::{Settlements, Store, StoreError},
+    store::{Settlements, Store, StoreError, Unanswered},
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
@@ -52,13 +52,14 @@ impl<S: Store> QueueService for QueueApi<S> {
         let settles = request.get_ref().settle.is_some();
         let (claim, bad) = convert::claim(self.broker.limits(), patience, request.into_inner())
             .map_err(refused)?;
-        let comes_again = !claim.request_id.is_empty();
+        // Who waits may go at any moment. Who does not is answered before it can; watching it would cost a write each time.
+        let request_id = (!claim.wait.is_zero()).then(|| claim.request_id.clone());
         let reply = self.broker.claim(claim).await.map_err(status::status)?;
         let settings = self.broker.settings();
-        // Who is answered at once has no time to hang up; who waited may have gone at any moment.
-        let undo = (reply.waited && !reply.jobs.is_empty()).then(|| {
-            let (broker, leases) = (self.broker.clone(), reply.leases());
-            IfUnanswered::new(move || broker.give_back(leases, comes_again))
+        let undo = request_id.filter(|_| !reply.jobs.is_empty()).map(|request_id| {
+            let broker = self.broker.clone();
+            let unanswered = Unanswered::new(&reply.jobs, reply.answer, &request_id);
+            IfUnanswered::new(move || broker.unclaim(unanswered))
         });
         let reply = convert::claim_response(&settings, reply, settles.then_some(bad));
         let mut response = Response::new(reply);

@@ -41,9 +41,9 @@ pub trait Store: Send + Sync + 'static {
     /// Ends or prolongs leases, in the order acks, nacks, extends.
     fn settle(&self, ask: Ask, settlements: Settlements) -> impl Answer<Settled>;
 
-    /// Takes back jobs whose claim was never answered, after a while if `after` says so; a lease that has ended or was
-    /// asked for again meanwhile is passed over.
-    fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> impl Answer<()>;
+    /// Takes back jobs whose claim was never answered. A lease that has ended, or that a later answer handed out again, is
+    /// passed over.
+    fn unclaim(&self, unanswered: Unanswered) -> impl Answer<()>;
 
     /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
@@ -168,13 +168,26 @@ pub struct Claimed {
     pub settled: Settled,
     /// With no jobs: why, one for each queue asked.
     pub idle: Vec<Idle>,
-    /// Jobs that the queues asked could still hand out.
-    pub left: Vec<(QueueName, usize)>,
+    /// Which answer this is; a later one may hand out the same leases again.
+    pub answer: u64,
 }
 
-impl Claimed {
-    pub fn leases(&self) -> Vec<Lease> {
-        self.jobs.iter().map(|job| job.delivery.lease).collect()
+/// A claim whose answer never reached anybody.
+#[derive(Clone, Debug, Default)]
+pub struct Unanswered {
+    pub leases: Vec<Lease>,
+    /// Of [`Claimed::answer`].
+    pub answer: u64,
+    /// How long the jobs wait for the caller to come again.
+    pub after: Duration,
+}
+
+impl Unanswered {
+    /// `request_id`: the claim's; with one, its caller can come again.
+    pub fn new(jobs: &[Delivered], answer: u64, request_id: &str) -> Self {
+        let leases = jobs.iter().map(|job| job.delivery.lease).collect();
+        let after = if request_id.is_empty() { Duration::ZERO } else { ABANDONED_CLAIM_KEPT };
+        Self { leases, answer, after }
     }
 }
 

@@ -4,13 +4,12 @@ use redrive::{
     domain::{
         ids::{JobId, QueueName},
         job::NewJob,
-        lease::Lease,
         time::Timestamp,
     },
     store::{
         Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, QueueView,
         Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, StoreError, Sweep,
-        Swept,
+        Swept, Unanswered,
     },
 };
 use tokio::sync::watch;
@@ -61,12 +60,8 @@ impl<S: Store> Store for Counting<S> {
         self.inner.settle(ask, settlements).await
     }
 
-    async fn unclaim(
-        &self,
-        leases: Vec<Lease>,
-        after: std::time::Duration,
-    ) -> Result<(), StoreError> {
-        self.inner.unclaim(leases, after).await
+    async fn unclaim(&self, unanswered: Unanswered) -> Result<(), StoreError> {
+        self.inner.unclaim(unanswered).await
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {

@@ -6,7 +6,7 @@ use crate::{
 };
 use redrive::{
     domain::job::Progress,
-    store::{ABANDONED_CLAIM_KEPT, Claim},
+    store::{ABANDONED_CLAIM_KEPT, Claim, Unanswered},
 };
 use std::task::{Context, Waker};
 
@@ -141,8 +141,8 @@ store_test! {
         h.advance(MILLISECOND);
         h.enqueue(job("q").id("b")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.store().unclaim(vec![lease], std::time::Duration::ZERO).await.unwrap();
-        h.store().unclaim(vec![lease], std::time::Duration::ZERO).await.unwrap();
+        h.unclaim(lease).await;
+        h.unclaim(lease).await;
         assert!(h.ack(lease).await.is_err());
         assert!(h.nack(lease, failed("Timeout")).await.is_err());
         let jobs = h.claim_many("q", 2).await;
@@ -157,9 +157,23 @@ store_test! {
         h.enqueue(job("q").expires(HOUR)).await;
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(5));
-        h.store().unclaim(vec![lease], std::time::Duration::ZERO).await.unwrap();
+        h.unclaim(lease).await;
         h.advance(HOUR);
         h.sweep().await;
         assert_eq!(h.depths("q").await.dead, 1);
+    }
+}
+
+store_test! {
+    async fn giving_up_an_answer_takes_nothing_from_a_later_one(h) {
+        h.enqueue(job("q")).await;
+        let claim = Claim { request_id: "r".into(), ..claim_of(&["q"], 1) };
+        let first = h.try_claim(claim.clone()).await;
+        let again = h.try_claim(claim).await;
+        let unanswered = Unanswered::new(&first.jobs, first.answer, "r");
+        h.store().unclaim(unanswered).await.unwrap();
+        h.advance(ABANDONED_CLAIM_KEPT);
+        h.sweep().await;
+        assert!(h.ack(again.jobs[0].delivery.lease).await.is_ok_and(|ack| !ack.already_gone));
     }
 }

@@ -56,8 +56,6 @@ store_test! {
         let claimed = h.try_claim(claim_shares(&[("b", 2), ("a", 1), ("c", 1)], 4)).await;
         let queues: Vec<_> = claimed.jobs.iter().map(|job| job.queue.to_string()).collect();
         assert_eq!(queues, ["b", "b", "a", "c"]);
-        let left: Vec<_> = claimed.left.iter().map(|(name, jobs)| (name.as_str(), *jobs)).collect();
-        assert_eq!(left, [("b", 3), ("a", 4), ("c", 4)]);
     }
 }
 

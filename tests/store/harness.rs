@@ -15,10 +15,12 @@ use redrive::{
         Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
         Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView,
         Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
+        Unanswered,
         embedded::{Embedded, Options},
     },
 };
 use std::{
+    collections::HashMap,
     future::Future,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -120,6 +122,7 @@ pub(crate) struct Harness<S> {
     pub(crate) settings: Settings,
     pub(crate) place: Place,
     seed: Mutex<u64>,
+    answers: Mutex<HashMap<Lease, u64>>,
     _directory: tempfile::TempDir,
 }
 
@@ -142,6 +145,7 @@ impl<S: Engine> Harness<S> {
             settings: Settings::default(),
             place: Place { directory: directory.path().to_owned(), max_queues: 10_000 },
             seed: Mutex::new(0),
+            answers: Mutex::default(),
             _directory: directory,
         };
         harness.open();
@@ -155,6 +159,8 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) fn open(&mut self) {
+        // Answers from before are not known any more.
+        lock(&self.answers).clear();
         self.store = Some(self.open_another().expect("the store opens"));
     }
 
@@ -239,7 +245,17 @@ impl<S: Engine> Harness<S> {
 
     pub(crate) async fn try_claim(&self, claim: Claim) -> Claimed {
         let answer = self.store().claim(self.ask(), claim).await;
-        answer.expect("the store is well")
+        let claimed = answer.expect("the store is well");
+        let leases = claimed.jobs.iter().map(|job| (job.delivery.lease, claimed.answer));
+        lock(&self.answers).extend(leases);
+        claimed
+    }
+
+    /// The answer that handed out this lease last reached nobody.
+    pub(crate) async fn unclaim(&self, lease: Lease) {
+        let answer = lock(&self.answers).get(&lease).copied().unwrap_or_default();
+        let unanswered = Unanswered { leases: vec![lease], answer, ..Unanswered::default() };
+        self.store().unclaim(unanswered).await.expect("the store is well");
     }
 
     pub(crate) async fn claim_many(&self, queue: &str, max_jobs: usize) -> Vec<Delivered> {

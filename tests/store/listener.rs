@@ -33,7 +33,7 @@ store_test! {
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         assert_eq!(h.told.take_available(), told(&[("q", 1)]), "requeue");
         let lease = h.claim("q").await.delivery.lease;
-        redrive::store::Store::unclaim(h.store(), vec![lease], std::time::Duration::ZERO).await.unwrap();
+        h.unclaim(lease).await;
         assert_eq!(h.told.take_available(), told(&[("q", 1)]), "hand-back");
     }
 }
@@ -54,8 +54,19 @@ store_test! {
         assert_eq!(h.told.take_available(), told(&[("q", 1), ("q", 2)]));
         assert!(h.try_enqueue(job("q").id("x")).await.unwrap().deduplicated);
         let lease = h.claim("q").await.delivery.lease;
+        assert_eq!(h.told.take_available(), told(&[("q", 1)]), "what the claim left");
         h.ack(lease).await.unwrap();
         assert_eq!(h.told.take_available(), [], "nothing has become available");
+    }
+}
+
+store_test! {
+    async fn what_a_claim_leaves_is_told_whatever_becomes_of_its_caller(h) {
+        h.enqueue(job("x")).await;
+        h.enqueue(job("y")).await;
+        h.told.take_available();
+        h.try_claim(crate::builders::claim_of(&["x", "y"], 1)).await;
+        assert_eq!(h.told.take_available(), told(&[("y", 1)]));
     }
 }
 

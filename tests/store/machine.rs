@@ -113,12 +113,7 @@ impl<S: Engine> Real<S> {
                 );
             }
             (Op::Unclaim(lease), _) => {
-                let answer = self
-                    .h
-                    .store()
-                    .unclaim(vec![self.leases[lease]], std::time::Duration::ZERO)
-                    .await;
-                answer.expect("the store is well");
+                self.h.unclaim(self.leases[lease]).await;
             }
             (Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run }, expected) => {
                 let requeue = Requeue {

@@ -69,7 +69,12 @@ impl Writer<'_> {
             bytes: 0,
             buried: 0,
             full: false,
-            out: Claimed { now: self.now, settled, ..Claimed::default() },
+            out: Claimed {
+                now: self.now,
+                settled,
+                answer: self.next_answer(),
+                ..Claimed::default()
+            },
         };
         self.claimed_before(&mut basket)?;
         if basket.out.jobs.is_empty() {
@@ -90,12 +95,12 @@ impl Writer<'_> {
         if out.jobs.is_empty() {
             out.idle = claim.shares.iter().map(|share| self.idle(share)).collect();
         }
-        // With nothing handed out, what is left cannot be handed out either.
+        // Whoever is woken for several jobs may take few of them: the others are somebody else's. With nothing handed out,
+        // what is left cannot be handed out either.
         if !out.jobs.is_empty() {
-            let queues = claim.shares.iter().filter_map(|share| self.memory.find(&share.queue));
-            let queues = queues.filter_map(|number| self.memory.queue(number));
-            let left = queues.filter(|queue| queue.depths.ready > 0);
-            out.left.extend(left.map(|queue| (queue.name.clone(), queue.depths.ready as usize)));
+            for share in &claim.shares {
+                self.memory.tell(&share.queue);
+            }
         }
         Ok(out)
     }
@@ -113,7 +118,7 @@ impl Writer<'_> {
             if !basket.claim.shares.iter().any(asked) {
                 continue;
             }
-            self.memory.leases.keep(number);
+            self.memory.leases.answered_again(number, basket.out.answer);
             if let Ok(spec) = self.read_job(number)? {
                 let progress = self.progress_under(&held)?;
                 let failure = self.failure_before(number, &progress)?;
@@ -234,6 +239,7 @@ impl Writer<'_> {
             expires_at: self.now.after(duration),
             look_at: self.now.after(duration),
             unclaim_at: None,
+            answer: basket.out.answer,
             duration,
             ready_at: at,
             traits: traits_of(&place, &spec, &progress),
@@ -328,7 +334,7 @@ impl Writer<'_> {
         Ok(self.read_progress(number)?.unwrap_or_default())
     }
 
-    fn leases_are_full(&self) -> bool {
+    pub(super) fn leases_are_full(&self) -> bool {
         self.memory.leases.len() >= self.options.max_leases
     }
 

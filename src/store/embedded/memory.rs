@@ -64,6 +64,8 @@ pub(super) struct Held {
     pub(super) look_at: Timestamp,
     /// Its caller has gone: then the job goes back to its old place, unless somebody asks for it again.
     pub(super) unclaim_at: Option<Timestamp>,
+    /// The claim's answer that handed it out last; 0 if that was before a restart.
+    pub(super) answer: u64,
     pub(super) duration: Duration,
     pub(super) ready_at: Timestamp,
     pub(super) traits: Traits,
@@ -144,10 +146,19 @@ impl Leases {
         }
     }
 
-    /// Whoever claimed it has gone.
-    pub(super) fn abandon(&mut self, lease: Lease, at: Timestamp) {
+    /// A repeated claim hands it out once more.
+    pub(super) fn answered_again(&mut self, number: u64, answer: u64) {
+        if let Some(held) = self.by_number.get_mut(&number) {
+            held.answer = answer;
+        }
+        self.keep(number);
+    }
+
+    /// Whoever got that answer has gone.
+    pub(super) fn abandon(&mut self, lease: Lease, answer: u64, at: Timestamp) {
         if let Some(held) = self.by_number.get_mut(&lease.number)
             && held.lease == lease
+            && held.answer == answer
         {
             held.unclaim_at = Some(at);
             let look_at = held.look_at.min(at);
@@ -155,9 +166,17 @@ impl Leases {
         }
     }
 
+    /// Those that go back, and when.
     pub(super) fn abandoned(&self) -> Vec<(Lease, Timestamp)> {
         let at = |held: &Held| held.unclaim_at.map(|at| (held.lease, at));
         self.by_number.values().filter_map(at).collect()
+    }
+
+    /// Which answers are waited for, before all is read back from disk.
+    pub(super) fn answers(&self) -> Vec<(Lease, u64, Option<Timestamp>)> {
+        let known = |held: &&Held| held.answer > 0;
+        let all = |held: &Held| (held.lease, held.answer, held.unclaim_at);
+        self.by_number.values().filter(known).map(all).collect()
     }
 
     pub(super) fn look_at(&mut self, number: u64, at: Timestamp) {
@@ -188,6 +207,8 @@ pub(super) struct Memory {
     /// Queues with scheduled jobs by when the first of them is due.
     dues: BTreeSet<(Timestamp, QueueNumber)>,
     changed: Vec<QueueNumber>,
+    /// Queues that have work left, to be told of after the commit.
+    left: Vec<QueueNumber>,
     pub(super) leases: Leases,
     pub(super) next_number: u64,
     pub(super) next_deadline: Option<Timestamp>,
@@ -275,15 +296,33 @@ impl Memory {
         self.changed.iter().filter_map(|number| self.queues.get(number))
     }
 
+    /// Somebody may want what this queue has left.
+    pub(super) fn tell(&mut self, name: &QueueName) {
+        self.left.extend(self.find(name));
+    }
+
+    /// The same for every queue: there is room for leases again.
+    pub(super) fn tell_all(&mut self) {
+        let with_work = self.queues.values().filter(|queue| queue.depths.ready > 0);
+        self.left.extend(with_work.map(|queue| queue.number));
+    }
+
     /// After the commit: the queues that changed were in use, and what has become available is told.
     pub(super) fn committed(&mut self, now: Timestamp, mut tell: impl FnMut(&QueueName, usize)) {
         for number in std::mem::take(&mut self.changed) {
             if let Some(queue) = self.queues.get_mut(&number) {
                 queue.changed = false;
                 queue.used_at = now;
-                if std::mem::take(&mut queue.made_available) && queue.depths.ready > 0 {
-                    tell(&queue.name, queue.depths.ready as usize);
+                if std::mem::take(&mut queue.made_available) {
+                    self.left.push(number);
                 }
+            }
+        }
+        for number in self.left.drain(..) {
+            if let Some(queue) = self.queues.get(&number)
+                && queue.depths.ready > 0
+            {
+                tell(&queue.name, queue.depths.ready as usize);
             }
         }
     }
@@ -390,6 +429,7 @@ pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {
         expires_at,
         look_at: expires_at,
         unclaim_at: None,
+        answer: 0,
         duration: Duration::from_millis(unsigned(row, 7)?),
         ready_at: timestamp(row, 8)?,
         traits: Traits(row.get(9)?),

@@ -24,7 +24,6 @@ use crate::{
     domain::{
         ids::{JobId, QueueName},
         job::NewJob,
-        lease::Lease,
         limits::Limits,
         time::Timestamp,
     },
@@ -32,7 +31,7 @@ use crate::{
     store::{
         Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
         QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store,
-        StoreError, Sweep, Swept,
+        StoreError, Sweep, Swept, Unanswered,
     },
 };
 use disk::Disk;
@@ -43,7 +42,6 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
-    time::Duration,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
@@ -270,8 +268,8 @@ impl Store for Embedded {
         }
     }
 
-    async fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> Result<(), StoreError> {
-        self.write(Command::Unclaim { leases, after }).await.map(|_| ())
+    async fn unclaim(&self, unanswered: Unanswered) -> Result<(), StoreError> {
+        self.write(Command::Unclaim(unanswered)).await.map(|_| ())
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
@@ -342,10 +340,11 @@ impl Drop for Fetch<'_> {
     fn drop(&mut self) {
         // From here on the writer notices by itself that nobody is there.
         self.answer.close();
-        if let Ok(Ok(Answer::Claim { claimed, kept_for: after })) = self.answer.try_recv()
+        if let Ok(Ok(Answer::Claim { claimed, request_id })) = self.answer.try_recv()
             && !claimed.jobs.is_empty()
         {
-            let command = Command::Unclaim { leases: claimed.leases(), after };
+            let unanswered = Unanswered::new(&claimed.jobs, claimed.answer, &request_id);
+            let command = Command::Unclaim(unanswered);
             let (reply, _) = oneshot::channel();
             // If even this cannot be said, the leases run out.
             drop(self.store.send(Call { command, reply }));

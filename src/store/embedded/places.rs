@@ -40,6 +40,8 @@ impl Tie {
     pub(super) fn read(value: Value, number: u64) -> Self {
         match value {
             Value::Text(id) => Self::Id(id),
+            // Not the number beside it: one of the two may be damaged, and this one is the key.
+            Value::Integer(tie) => Self::Number(tie.cast_unsigned()),
             _ => Self::Number(number),
         }
     }
@@ -228,6 +230,9 @@ impl Writer<'_> {
     /// The lease is over.
     pub(super) fn end_lease(&mut self, number: u64, queue: QueueNumber) -> Result<(), Failure> {
         self.sql.delete_lease.execute([number.cast_signed()])?;
+        if self.leases_are_full() {
+            self.memory.tell_all();
+        }
         self.memory.leases.remove(number);
         self.memory.change(queue, |queue| queue.depths.leased -= 1);
         Ok(())

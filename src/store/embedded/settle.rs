@@ -9,7 +9,7 @@ use super::{
 use crate::{
     domain::{
         chance::Dice,
-        job::{Attempt, Progress, Spec, State},
+        job::{Attempt, Progress, Spec},
         lease::Lease,
         time::Timestamp,
         verdict::{Ending, Leased, judge},
@@ -231,24 +231,16 @@ impl Writer<'_> {
         Ok(Ok(Extended { expires_at, cancel_requested }))
     }
 
-    /// Jobs whose claim was never answered go back to where they were.
-    pub(super) fn unclaim(&mut self, leases: &[Lease]) -> Result<(), Failure> {
-        for lease in leases {
-            let Some(held) = self.memory.leases.current(*lease).cloned() else {
-                continue;
-            };
-            let Some((spec, queue)) = self.read_head(lease.number)? else {
-                continue;
-            };
-            let mut progress = self.progress_under(&held)?;
-            progress.unclaim();
-            self.end_lease(lease.number, queue)?;
-            let place = Place::of(queue, lease.number, &spec, true);
-            let state = self.wait(&place, held.ready_at)?;
-            debug_assert_eq!(state, State::Ready);
-            self.save_progress(lease.number, state, held.ready_at, 0, &progress)?;
-            self.watch_deadline(lease.number, progress.deadline(spec.expires_at))?;
-        }
-        Ok(())
+    /// A job whose claim was never answered goes back to where it was; nothing counts but the delivery, whose token must not
+    /// come again.
+    pub(super) fn unclaim(&mut self, lease: Lease) -> Result<(), Failure> {
+        let Some(held) = self.memory.leases.current(lease).cloned() else { return Ok(()) };
+        let Some((spec, queue)) = self.read_head(lease.number)? else { return Ok(()) };
+        let progress = self.progress_under(&held)?;
+        self.end_lease(lease.number, queue)?;
+        let place = Place::of(queue, lease.number, &spec, true);
+        let state = self.wait(&place, held.ready_at)?;
+        self.save_progress(lease.number, state, held.ready_at, 0, &progress)?;
+        self.watch_deadline(lease.number, progress.deadline(spec.expires_at))
     }
 }

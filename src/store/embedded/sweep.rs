@@ -75,6 +75,19 @@ impl Writer<'_> {
         Ok(due.len())
     }
 
+    /// Jobs of callers who have gone, as far as they are due.
+    pub(super) fn return_abandoned(&mut self) -> Result<(), Failure> {
+        for number in self.memory.leases.to_look_at(self.now, EXPIRIES_MAX) {
+            if let Some(held) = self.memory.leases.of_number(number)
+                && held.unclaim_at.is_some_and(|at| at <= self.now)
+            {
+                let lease = held.lease;
+                self.unclaim(lease)?;
+            }
+        }
+        Ok(())
+    }
+
     fn expire_leases(
         &mut self,
         ask: &Ask,
@@ -87,7 +100,7 @@ impl Writer<'_> {
                 continue;
             };
             if held.unclaim_at.is_some_and(|at| at <= self.now) {
-                self.unclaim(&[held.lease])?;
+                self.unclaim(held.lease)?;
                 continue;
             }
             let spared = held.started_at < sweep.spare_made_before && self.now < sweep.spare_until;

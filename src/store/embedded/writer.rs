@@ -5,20 +5,16 @@
 use super::{Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
-        lease::Lease,
         store_clock::{Kept, Reading, StoreClock},
         time::Timestamp,
     },
     store::{
-        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Refused,
-        Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError, Sweep, Swept,
+        Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, StoreError, Sweep, Swept, Unanswered,
     },
 };
 use rusqlite::{Connection, ErrorCode};
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 /// The store's one clock.
@@ -53,10 +49,7 @@ pub(super) enum Command {
     Enqueue(Ask, Vec<Incoming>),
     Claim(Ask, Claim),
     Settle(Ask, Settlements),
-    Unclaim {
-        leases: Vec<Lease>,
-        after: Duration,
-    },
+    Unclaim(Unanswered),
     Sweep(Ask, Sweep),
     Requeue(Ask, Requeue),
     /// No more calls after this one.
@@ -66,10 +59,10 @@ pub(super) enum Command {
 /// Each command has the answer of its name.
 pub(super) enum Answer {
     Enqueue(Vec<Result<Enqueued, Refused>>),
-    /// `kept_for`: how long the jobs wait for a caller who has gone.
+    /// `request_id`: with one, the caller can come again.
     Claim {
         claimed: Claimed,
-        kept_for: Duration,
+        request_id: String,
     },
     Settle(Settled),
     Sweep(Swept),
@@ -132,6 +125,7 @@ pub(super) struct Writer<'c> {
     clock: SharedClock,
     listener: Arc<dyn Listener>,
     announced: Option<Timestamp>,
+    answers: u64,
 }
 
 impl<'c> Writer<'c> {
@@ -166,6 +160,7 @@ impl<'c> Writer<'c> {
             clock: Arc::new(Mutex::new(clock)),
             listener,
             announced: None,
+            answers: 0,
         };
         writer.load()?;
         // From here on somebody may be told the time, and after a restart it must not be earlier.
@@ -181,10 +176,13 @@ impl<'c> Writer<'c> {
 
     /// Reads back what is kept in memory.
     fn load(&mut self) -> rusqlite::Result<()> {
-        let abandoned = self.memory.leases.abandoned();
+        let answers = self.memory.leases.answers();
         self.memory = Memory::load(self.connection)?;
-        for (lease, at) in abandoned {
-            self.memory.leases.abandon(lease, at);
+        for (lease, answer, unclaim_at) in answers {
+            self.memory.leases.answered_again(lease.number, answer);
+            if let Some(at) = unclaim_at {
+                self.memory.leases.abandon(lease, answer, at);
+            }
         }
         let numbers: Vec<_> = self.memory.queues().map(|queue| queue.number).collect();
         for number in numbers {
@@ -228,9 +226,16 @@ impl<'c> Writer<'c> {
     }
 
     fn commit(&mut self, commands: Vec<Command>) -> Result<Vec<Answer>, Failure> {
+        let looks_only = commands.iter().all(|command| matches!(command, Command::Claim(..)));
         self.sql.begin.execute([])?;
+        let written = self.connection.total_changes();
         let answers =
             commands.into_iter().map(|command| self.apply(command)).collect::<Result<_, _>>()?;
+        if looks_only && self.connection.total_changes() == written {
+            // Workers that found nothing cost no fsync.
+            self.sql.rollback.execute([])?;
+            return Ok(answers);
+        }
         self.save()?;
         self.sql.commit.execute([]).map_err(Failure::of_commit)?;
         Ok(answers)
@@ -240,27 +245,22 @@ impl<'c> Writer<'c> {
         Ok(match command {
             Command::Enqueue(ask, jobs) => Answer::Enqueue(self.enqueue(&ask, jobs)?),
             Command::Claim(ask, claim) => Answer::Claim {
-                kept_for: match claim.request_id.as_str() {
-                    "" => Duration::ZERO,
-                    _ => ABANDONED_CLAIM_KEPT,
-                },
+                request_id: claim.request_id.clone(),
                 claimed: self.claim(&ask, claim)?,
             },
             Command::Settle(ask, settlements) => Answer::Settle(self.settle(&ask, settlements)?),
-            Command::Unclaim { leases, after } => {
-                if after.is_zero() {
-                    self.unclaim(&leases)?;
-                } else {
-                    self.abandon(&leases, after);
-                }
+            Command::Unclaim(unanswered) => {
+                self.abandon(&unanswered);
+                self.return_abandoned()?;
                 Answer::Done
             }
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
             Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
             Command::Close => {
                 // Nobody remembers them after this.
-                let abandoned = self.memory.leases.abandoned();
-                self.unclaim(&abandoned.into_iter().map(|(lease, _)| lease).collect::<Vec<_>>())?;
+                for (lease, _) in self.memory.leases.abandoned() {
+                    self.unclaim(lease)?;
+                }
                 Answer::Done
             }
         })
@@ -319,16 +319,23 @@ impl<'c> Writer<'c> {
             // The sweeper hears it here; from now on only what comes earlier is announced.
             self.announced = swept.next;
         }
-        if let Err(Ok(Answer::Claim { claimed, kept_for })) = reply.send(Ok(answer)) {
-            self.abandon(&claimed.leases(), kept_for);
+        if let Err(Ok(Answer::Claim { claimed, request_id })) = reply.send(Ok(answer)) {
+            self.abandon(&Unanswered::new(&claimed.jobs, claimed.answer, &request_id));
         }
     }
 
     /// The caller has gone: its jobs go back, at once or after a while.
-    fn abandon(&mut self, leases: &[Lease], after: Duration) {
-        for lease in leases {
-            self.memory.leases.abandon(*lease, self.now.after(after));
+    fn abandon(&mut self, unanswered: &Unanswered) {
+        let at = self.now.after(unanswered.after);
+        for lease in &unanswered.leases {
+            self.memory.leases.abandon(*lease, unanswered.answer, at);
         }
+    }
+
+    /// A number for each answer to a claim, so that giving one back does not take away what a later one handed out.
+    pub(super) fn next_answer(&mut self) -> u64 {
+        self.answers += 1;
+        self.answers
     }
 
     /// Tells when `sweep` is needed, where that is earlier than was told before.
