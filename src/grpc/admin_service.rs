@@ -3,6 +3,7 @@
 use super::{
     ServerFacts, convert, limits,
     pb::{self, admin_service_server::AdminService},
+    reply_room::ReplyRoom,
     status,
 };
 use crate::{
@@ -16,6 +17,7 @@ use tonic::{Request, Response, Status};
 pub(super) struct AdminApi<S> {
     pub(super) broker: Arc<Broker<S>>,
     pub(super) facts: Arc<ServerFacts>,
+    pub(super) room: ReplyRoom,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -27,7 +29,7 @@ impl<S: Store> AdminService for AdminApi<S> {
             convert::get_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
         let report = self.broker.get_job(id, queue).await.map_err(status::status)?;
         let info = convert::job_info(&self.broker.settings(), report);
-        Ok(Response::new(pb::GetJobResponse { info: Some(info) }))
+        self.room.response(pb::GetJobResponse { info: Some(info) })
     }
 
     async fn list_jobs(&self, _: Request<pb::ListJobsRequest>) -> Reply<pb::ListJobsResponse> {

@@ -1,4 +1,4 @@
-//! Connections: so many at once, and none that says nothing.
+//! Connections: so many at once, and none that does not get to the point.
 
 use std::{
     io,
@@ -16,8 +16,12 @@ use tokio::{
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
-/// Who connects and says nothing for this long is not a client.
-const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(10);
+/// Who connects and has not said hello after this long is not a client.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// HTTP/2's preface and the head of its first frame. From there on the pings find out who is there.
+const HELLO_BYTES: usize = 24 + 9;
+/// After a connection that could not be accepted, mostly for want of file descriptors.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Connections as they come; beyond `most` the next waits until one has ended.
@@ -31,8 +35,16 @@ pub(super) fn bounded(
             let places = places.clone();
             async move {
                 let place = places.acquire_owned().await.map_err(io::Error::other)?;
-                let silence = Some(Box::pin(tokio::time::sleep(FIRST_BYTE_WITHIN)));
-                Ok(Connection { stream: stream?, silence, _place: place })
+                let stream = match stream {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                        return Err(error);
+                    }
+                };
+                let hello = Some(Box::pin(tokio::time::sleep(HELLO_WITHIN)));
+                Ok(Connection { stream, heard: 0, hello, _place: place })
             }
         },
     )
@@ -42,8 +54,10 @@ pub(super) fn bounded(
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
-    /// Runs until the first byte has come.
-    silence: Option<Pin<Box<Sleep>>>,
+    /// Bytes, as far as they matter for the hello.
+    heard: usize,
+    /// Runs until the hello has come.
+    hello: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -61,11 +75,17 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if read.is_ready() {
-            self.silence = None;
-        } else if let Some(silence) = &mut self.silence
-            && silence.as_mut().poll(cx).is_ready()
+        if self.hello.is_some() {
+            self.heard += buf.filled().len() - before;
+            if self.heard >= HELLO_BYTES {
+                self.hello = None;
+            }
+        }
+        if read.is_pending()
+            && let Some(hello) = &mut self.hello
+            && hello.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

@@ -9,6 +9,7 @@ mod incoming;
 mod limits;
 mod queue_service;
 mod reason;
+mod reply_room;
 mod status;
 mod transport;
 mod unanswered;
@@ -119,10 +120,14 @@ fn router<S: Store>(
     facts: &Arc<ServerFacts>,
 ) -> Result<Router<transport::Layers>, ServeError> {
     let largest = broker.limits().batch_bytes + ABOVE_BATCH;
-    let queue = QueueServiceServer::new(queue_service::QueueApi { broker: broker.clone() })
-        .max_decoding_message_size(largest)
-        .max_encoding_message_size(largest);
-    let admin = admin_service::AdminApi { broker: broker.clone(), facts: facts.clone() };
+    let room = reply_room::ReplyRoom::default();
+    let queue = QueueServiceServer::new(queue_service::QueueApi {
+        broker: broker.clone(),
+        room: room.clone(),
+    })
+    .max_decoding_message_size(largest)
+    .max_encoding_message_size(largest);
+    let admin = admin_service::AdminApi { broker: broker.clone(), facts: facts.clone(), room };
     let admin = AdminServiceServer::new(admin)
         .max_decoding_message_size(largest)
         .max_encoding_message_size(largest);

@@ -3,6 +3,7 @@
 use super::{
     convert,
     pb::{self, queue_service_server::QueueService},
+    reply_room::ReplyRoom,
     status,
     unanswered::IfUnanswered,
 };
@@ -16,6 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 #[derive(Debug)]
 pub(super) struct QueueApi<S> {
     pub(super) broker: Arc<Broker<S>>,
+    pub(super) room: ReplyRoom,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -119,7 +121,7 @@ impl<S: Store> QueueService for QueueApi<S> {
         let (part, full) = (query.part.clone(), query.full);
         let page = self.broker.list_dead_letters(query).await.map_err(status::status)?;
         let limits = self.broker.limits();
-        Ok(Response::new(convert::dead_letters_page(&settings, limits, (&part, full), page)))
+        self.room.response(convert::dead_letters_page(&settings, limits, (&part, full), page))
     }
 
     async fn requeue(&self, request: Request<pb::RequeueRequest>) -> Reply<pb::RequeueResponse> {

@@ -222,8 +222,8 @@ fn explain(refusal: &Refusal) -> Explanation {
         }
         Refusal::LeaseLost => Explanation::new(
             Reason::LeaseLost,
-            "the lease has ended or been superseded, so the job is no longer this worker's: drop \
-             the work, and extend earlier or claim with a longer lease_duration next time",
+            "the lease is over: it was settled before, it ran out, or the job has gone to somebody \
+             else. Drop the work; if it ran out, extend earlier or ask for a longer lease_duration",
         ),
         Refusal::AmbiguousJobId { id, queues } => {
             let mut names: Vec<_> = queues.iter().map(ToString::to_string).collect();

@@ -1,9 +1,10 @@
 //! What is done to every reply on its way out, innermost first.
 //!
 //! - `unanswered::watch`: a reply that nobody takes is undone.
+//! - `reply_room::keep`: a large reply has room until it is sent.
 //! - `give_reason`: refusals that come from the transport, before a service sees the request, get a reason like all others.
 
-use super::{status, unanswered};
+use super::{reply_room, status, unanswered};
 use tonic::{Code, Status, body::Body, codegen::http::Response};
 use tower::{
     layer::util::{Identity, Stack},
@@ -14,7 +15,7 @@ type Reply = fn(Response<Body>) -> Response<Body>;
 pub(super) type Layers = Stack<MapResponseLayer<Reply>, Identity>;
 
 pub(super) fn layer() -> MapResponseLayer<Reply> {
-    MapResponseLayer::new(|reply| give_reason(unanswered::watch(reply)))
+    MapResponseLayer::new(|reply| give_reason(reply_room::keep(unanswered::watch(reply))))
 }
 
 /// No service of ours uses these codes: they stand for a request that was too long or that was none.

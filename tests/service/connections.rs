@@ -3,7 +3,10 @@
 use crate::server::{Server, Setup, job};
 use redrive::grpc::ServerFacts;
 use std::time::Duration;
-use tokio::{io::AsyncReadExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 #[tokio::test]
 async fn connections_beyond_the_bound_wait_for_a_place() {
@@ -13,5 +16,17 @@ async fn connections_beyond_the_bound_wait_for_a_place() {
     // That nothing comes for a while is what is tested.
     let greeting = tokio::time::timeout(Duration::from_millis(300), second.read_u8()).await;
     assert!(greeting.is_err(), "somebody greeted it");
+    server.enqueue(job("q")).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_begins_to_say_hello_and_stops_loses_its_place() {
+    let facts = ServerFacts { connections_max: 2, ..ServerFacts::default() };
+    let server = Server::with(Setup { facts, ..Setup::default() }).await;
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    slow.write_all(b"PRI").await.unwrap();
+    let patience = Duration::from_secs(30);
+    let ended = tokio::time::timeout(patience, slow.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "it still has its place");
     server.enqueue(job("q")).await.unwrap();
 }

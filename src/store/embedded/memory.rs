@@ -221,13 +221,17 @@ impl Memory {
                 .query_row("SELECT next_number FROM store", [], |row| unsigned(row, 0))?,
             ..Self::default()
         };
+        // A number that a job has must never be given again, whatever became of the note of it.
+        let highest: Option<i64> =
+            connection.query_row("SELECT max(number) FROM jobs", [], |row| row.get(0))?;
+        let highest = highest.map_or(0, i64::cast_unsigned);
+        memory.next_number = memory.next_number.max(highest.saturating_add(1));
         let mut queues = connection.prepare("SELECT * FROM queues")?;
         let mut rows = queues.query([])?;
         while let Some(row) = rows.next()? {
-            if let Some(queue) = read_queue(row)? {
-                memory.by_name.insert(queue.name.clone(), queue.number);
-                memory.queues.insert(queue.number, queue);
-            }
+            let queue = read_queue(row)?.ok_or_else(damaged_name)?;
+            memory.by_name.insert(queue.name.clone(), queue.number);
+            memory.queues.insert(queue.number, queue);
         }
         let mut leases = connection.prepare(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
@@ -364,6 +368,12 @@ impl Memory {
         let due = self.first_due().map(|(at, _)| at);
         [due, self.leases.next_look(), self.next_deadline].into_iter().flatten().min()
     }
+}
+
+fn damaged_name() -> rusqlite::Error {
+    let why =
+        "a queue has a name that no queue can have: the database is damaged, bring back a backup";
+    rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, why.into())
 }
 
 /// Columns hold non-negative numbers as SQLite's signed ones.

@@ -39,6 +39,7 @@ use enqueue::Incoming;
 use rusqlite::Connection;
 use std::{
     fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
@@ -428,7 +429,8 @@ fn create_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(directory)?;
+    // Jobs are nobody else's business.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
     sync_directory(parent.unwrap_or_else(|| Path::new(".")))
 }
