@@ -19,11 +19,10 @@ COPY --from=build /out/redrive /usr/local/bin/redrive
 VOLUME /data
 # By number, so that Kubernetes can check runAsNonRoot.
 USER 65532:65532
-# gRPC, and metrics. Metrics stay on the container's loopback address unless configured otherwise.
-EXPOSE 7433 7434
-# redrive drains on SIGTERM: streams end, leases stay, nothing is lost.
+EXPOSE 7433
+# redrive drains on SIGTERM: waiting workers are sent home, leases stay, nothing is lost.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["redrive"]
 # --insecure means: no keys configured, so everybody who reaches the port may do everything. Publish it to trusted
-# networks only (for example -p 127.0.0.1:7433:7433), or give a configuration with keys or mTLS instead.
+# networks only (for example -p 127.0.0.1:7433:7433).
 CMD ["serve", "--data", "/data", "--listen", "0.0.0.0:7433", "--insecure"]
