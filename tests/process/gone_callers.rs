@@ -62,7 +62,8 @@ async fn hang_up(number: u64, tap: Tap, worker: Channel, other: Channel) -> Coun
             continue;
         }
 
-        let patient = ClaimRequest { wait: seconds(3), ..claim(&queue) };
+        // Longer than any disk takes, shorter than the lease: a job that is lost does not come back meanwhile.
+        let patient = ClaimRequest { wait: seconds(20), ..claim(&queue) };
         let reply = client.claim(patient).await.unwrap().into_inner();
         let Some(again) = reply.jobs.first() else {
             counts.lost += 1;
