@@ -18,7 +18,7 @@ pub use words::{Durability, LogFormat, LogLevel};
 use crate::domain::{
     policy::RetryPolicy,
     rules::Then,
-    settings::{QueueSettings, Settings},
+    settings::{BreakerSettings, QueueSettings, Settings},
 };
 use std::{
     fs, io,
@@ -193,7 +193,28 @@ fn warnings(settings: &Settings) -> Vec<String> {
         let warnings = named.policy.warnings();
         warnings.into_iter().map(move |warning| format!("{place}: {warning}"))
     };
-    policies(settings).into_iter().flat_map(of_policy).collect()
+    let of_policies = policies(settings).into_iter().flat_map(of_policy);
+    of_policies.chain(without_effect(settings)).collect()
+}
+
+/// What is read and checked, but does nothing yet: nobody should rely on it.
+fn without_effect(settings: &Settings) -> Vec<String> {
+    let queues = settings.queues.iter().map(|(name, queue)| (format!("[queues.{name}]"), queue));
+    let mut all: Vec<_> =
+        std::iter::once(("[defaults]".to_owned(), &settings.defaults)).chain(queues).collect();
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut warnings = Vec::new();
+    for (place, queue) in all {
+        let set = [
+            ("breaker", queue.breaker != BreakerSettings::default()),
+            ("dead_letters.breaker", queue.dead_letters.breaker != BreakerSettings::default()),
+            ("completed_retention", queue.completed_retention.is_some()),
+        ];
+        for (key, _) in set.iter().filter(|(_, set)| *set) {
+            warnings.push(format!("{place}: {key} has no effect in this version"));
+        }
+    }
+    warnings
 }
 
 /// Reads `127.0.0.1:7433` or `[::1]:7433`.
