@@ -7,6 +7,7 @@ mod explain;
 mod get_job;
 mod queues;
 mod settle;
+mod stats;
 mod sweeper;
 mod turns;
 mod wakeups;

@@ -66,8 +66,13 @@ impl<S: Store> AdminService for AdminApi<S> {
         Err(status::not_implemented("ResumeQueue"))
     }
 
-    async fn get_stats(&self, _: Request<pb::GetStatsRequest>) -> Reply<pb::GetStatsResponse> {
-        Err(status::not_implemented("GetStats"))
+    async fn get_stats(
+        &self,
+        request: Request<pb::GetStatsRequest>,
+    ) -> Reply<pb::GetStatsResponse> {
+        let queue = convert::get_stats(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        let stats = self.broker.get_stats(queue).await.map_err(status::status)?;
+        Ok(Response::new(convert::stats(stats)))
     }
 
     async fn get_dead_letter_stats(

@@ -60,6 +60,9 @@ pub trait Store: Send + Sync + 'static {
     /// Queues by name, those after `after`.
     fn queues(&self, after: Option<QueueName>, limit: usize) -> impl Answer<Vec<QueueView>>;
 
+    /// The counters of one queue; of all together where none is named, forgotten ones included. `None`: no such queue.
+    fn stats(&self, queue: Option<QueueName>) -> impl Answer<Option<Stats>>;
+
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
 

@@ -109,3 +109,82 @@ pub struct Totals {
     pub moved_in: u64,
     pub moved_out: u64,
 }
+
+impl Totals {
+    /// How many counters there are.
+    pub const COUNT: usize = 14;
+
+    /// In the order of the fields.
+    pub fn values(&self) -> [u64; Self::COUNT] {
+        [
+            self.enqueued,
+            self.completed,
+            self.failed_attempts,
+            self.retries,
+            self.successful_retries,
+            self.retried_finished,
+            self.dead_lettered,
+            self.requeued,
+            self.lease_expired,
+            self.purged,
+            self.cancelled,
+            self.retention_expired,
+            self.moved_in,
+            self.moved_out,
+        ]
+    }
+
+    /// From [`Totals::values`].
+    pub fn of(values: [u64; Self::COUNT]) -> Self {
+        let [
+            enqueued,
+            completed,
+            failed_attempts,
+            retries,
+            successful_retries,
+            retried_finished,
+            dead_lettered,
+            requeued,
+            lease_expired,
+            purged,
+            cancelled,
+            retention_expired,
+            moved_in,
+            moved_out,
+        ] = values;
+        Self {
+            enqueued,
+            completed,
+            failed_attempts,
+            retries,
+            successful_retries,
+            retried_finished,
+            dead_lettered,
+            requeued,
+            lease_expired,
+            purged,
+            cancelled,
+            retention_expired,
+            moved_in,
+            moved_out,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        let (mut sum, other) = (self.values(), other.values());
+        for (sum, other) in sum.iter_mut().zip(other) {
+            *sum += other;
+        }
+        *self = Self::of(sum);
+    }
+}
+
+/// The counters of one queue, or of all queues that there ever were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub totals: Totals,
+    /// Jobs in any state now.
+    pub held: u64,
+}

@@ -87,7 +87,6 @@ async fn calls_of_a_later_version_name_themselves() {
         ("RunJobNow", admin.run_job_now(pb::RunJobNowRequest::default()).await.err()),
         ("PauseQueue", admin.pause_queue(pb::PauseQueueRequest::default()).await.err()),
         ("ResumeQueue", admin.resume_queue(pb::ResumeQueueRequest::default()).await.err()),
-        ("GetStats", admin.get_stats(pb::GetStatsRequest::default()).await.err()),
         (
             "GetDeadLetterStats",
             admin.get_dead_letter_stats(pb::GetDeadLetterStatsRequest::default()).await.err(),

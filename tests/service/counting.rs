@@ -9,8 +9,8 @@ use redrive::{
     },
     store::{
         Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, StoreError, Sweep,
-        Swept,
+        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError,
+        Sweep, Swept,
     },
 };
 use tokio::sync::watch;
@@ -98,6 +98,10 @@ impl<S: Store> Store for Counting<S> {
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
         self.inner.queues(after, limit).await
+    }
+
+    async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {
+        self.inner.stats(queue).await
     }
 
     fn health(&self) -> Health {

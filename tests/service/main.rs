@@ -23,4 +23,5 @@ mod requeue;
 mod scene;
 mod server;
 mod settling;
+mod stats;
 mod waking;

@@ -14,7 +14,8 @@ use redrive::{
     store::{
         Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
         Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
+        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store, Sweep,
+        Swept,
         embedded::{Embedded, Options},
     },
 };
@@ -364,6 +365,11 @@ impl<S: Engine> Harness<S> {
         let mut views = self.views(id).await;
         assert_eq!(views.len(), 1, "{id} is there once");
         views.remove(0)
+    }
+
+    pub(crate) async fn stats(&self, name: Option<&str>) -> Option<Stats> {
+        let stats = self.store().stats(name.map(queue)).await;
+        stats.expect("the store is well")
     }
 
     pub(crate) async fn queues(&self) -> Vec<QueueView> {

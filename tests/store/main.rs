@@ -25,6 +25,7 @@ mod order;
 mod requeue;
 mod restart;
 mod settle;
+mod stats;
 mod steps;
 mod time;
 mod together;

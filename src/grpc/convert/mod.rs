@@ -15,6 +15,7 @@ mod json;
 mod page_token;
 mod policy;
 mod settle;
+mod stats;
 mod time;
 
 pub(super) use admin::{explain_request, explained, get_job, job_info, list_queues, queues_page};
@@ -24,6 +25,7 @@ pub(super) use claim::{claim, claim_response};
 pub(super) use dead_letters::{dead_letters_page, list_dead_letters, requeue, requeue_response};
 pub(super) use enqueue::{enqueue, enqueue_batch_response, enqueued, trace_headers};
 pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
+pub(super) use stats::{get_stats, stats};
 pub(super) use time::{caller_patience, duration_out, timestamp_out};
 
 use crate::domain::{limits::Limits, settings::Settings, time::Timestamp};

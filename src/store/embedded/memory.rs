@@ -334,26 +334,20 @@ pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> 
             dead: number(9)?,
             overflow: number(10)?,
         },
-        totals: Totals {
-            enqueued: number(11)?,
-            completed: number(12)?,
-            failed_attempts: number(13)?,
-            retries: number(14)?,
-            successful_retries: number(15)?,
-            retried_finished: number(16)?,
-            dead_lettered: number(17)?,
-            requeued: number(18)?,
-            lease_expired: number(19)?,
-            purged: number(20)?,
-            cancelled: number(21)?,
-            retention_expired: number(22)?,
-            moved_in: number(23)?,
-            moved_out: number(24)?,
-        },
+        totals: read_totals(row, 11)?,
         next_due: None,
         made_available: false,
         changed: false,
     }))
+}
+
+/// Totals as they stand in a row, from this column on.
+pub(super) fn read_totals(row: &Row<'_>, first: usize) -> rusqlite::Result<Totals> {
+    let mut values = [0; Totals::COUNT];
+    for (column, value) in values.iter_mut().enumerate() {
+        *value = unsigned(row, first + column)?;
+    }
+    Ok(Totals::of(values))
 }
 
 pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {

@@ -16,6 +16,7 @@ mod requeue;
 mod schema;
 mod settle;
 mod statements;
+mod stats;
 mod sweep;
 mod writer;
 
@@ -30,7 +31,7 @@ use crate::{
     env::Clock,
     store::{
         Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
-        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store,
+        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store,
         StoreError, Sweep, Swept,
     },
 };
@@ -317,6 +318,10 @@ impl Store for Embedded {
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
         self.read(move |connection| read::queues(connection, after.as_ref(), limit)).await
+    }
+
+    async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {
+        self.read(move |connection| stats::stats(connection, queue.as_ref())).await
     }
 
     fn health(&self) -> Health {

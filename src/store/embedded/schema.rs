@@ -35,6 +35,16 @@ CREATE TABLE queues (
     moved_in INTEGER NOT NULL DEFAULT 0, moved_out INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
+-- One row: the totals of queues that were forgotten, so that the totals of all never go back. Columns as in `queues`.
+CREATE TABLE forgotten (
+    enqueued INTEGER NOT NULL, completed INTEGER NOT NULL, failed_attempts INTEGER NOT NULL,
+    retries INTEGER NOT NULL, successful_retries INTEGER NOT NULL, retried_finished INTEGER NOT NULL,
+    dead_lettered INTEGER NOT NULL, requeued INTEGER NOT NULL, lease_expired INTEGER NOT NULL,
+    purged INTEGER NOT NULL, cancelled INTEGER NOT NULL, retention_expired INTEGER NOT NULL,
+    moved_in INTEGER NOT NULL, moved_out INTEGER NOT NULL
+) STRICT;
+INSERT INTO forgotten VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+
 -- What never changes about a job: see codec.rs for the head, which ends with a CRC32C over head and body.
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY, queue INTEGER NOT NULL, head BLOB NOT NULL, body ANY

@@ -28,6 +28,13 @@ statements! {
         retried_finished = ?16, dead_lettered = ?17, requeued = ?18, lease_expired = ?19, purged = ?20, \
         cancelled = ?21, retention_expired = ?22, moved_in = ?23, moved_out = ?24 WHERE queue = ?1";
 
+    remember_totals: "UPDATE forgotten SET enqueued = enqueued + ?1, completed = completed + ?2, \
+        failed_attempts = failed_attempts + ?3, retries = retries + ?4, \
+        successful_retries = successful_retries + ?5, retried_finished = retried_finished + ?6, \
+        dead_lettered = dead_lettered + ?7, requeued = requeued + ?8, lease_expired = lease_expired + ?9, \
+        purged = purged + ?10, cancelled = cancelled + ?11, retention_expired = retention_expired + ?12, \
+        moved_in = moved_in + ?13, moved_out = moved_out + ?14";
+
     insert_job: "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4)";
     move_job: "UPDATE jobs SET queue = ?2 WHERE number = ?1";
     delete_job: "DELETE FROM jobs WHERE number = ?1";

@@ -186,6 +186,7 @@ impl Writer<'_> {
             .map(|queue| queue.number)
             .collect();
         for queue in unused {
+            self.remember_totals(queue)?;
             self.sql.forget_queue.execute([queue])?;
             self.memory.forget_queue(queue);
         }

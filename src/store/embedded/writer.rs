@@ -240,7 +240,7 @@ impl<'c> Writer<'c> {
     /// What is written once per transaction: store time, and each queue that changed.
     fn save(&mut self) -> Result<(), Failure> {
         for queue in self.memory.changed() {
-            let (d, t) = (&queue.depths, &queue.totals);
+            let d = &queue.depths;
             let columns = [
                 queue.number.cast_unsigned(),
                 self.now.millis(),
@@ -252,22 +252,8 @@ impl<'c> Writer<'c> {
                 d.completed,
                 d.dead,
                 d.overflow,
-                t.enqueued,
-                t.completed,
-                t.failed_attempts,
-                t.retries,
-                t.successful_retries,
-                t.retried_finished,
-                t.dead_lettered,
-                t.requeued,
-                t.lease_expired,
-                t.purged,
-                t.cancelled,
-                t.retention_expired,
-                t.moved_in,
-                t.moved_out,
             ];
-            let columns = columns.map(u64::cast_signed);
+            let columns = columns.into_iter().chain(queue.totals.values()).map(u64::cast_signed);
             self.sql.save_queue.execute(rusqlite::params_from_iter(columns))?;
         }
         Ok(self.save_clock()?)
