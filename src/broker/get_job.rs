@@ -39,6 +39,7 @@ impl<S: Store> Broker<S> {
 
 /// One sentence, naming the real reason. Nothing while it runs.
 fn waiting_because(view: &JobView, now: Timestamp) -> String {
+    let pause = view.pause.as_ref().filter(|pause| pause.holds(now));
     match view.state {
         State::Scheduled => {
             let wait = view.ready_at.map_or_else(String::new, |at| human(at.since(now)));
@@ -48,12 +49,15 @@ fn waiting_because(view: &JobView, now: Timestamp) -> String {
                 format!("it is due in {wait}")
             }
         }
-        State::Ready => match view.ahead {
-            Some(ahead) if ahead.more => {
+        State::Ready => match (pause, view.ahead) {
+            (Some(pause), _) => format!("the queue is {pause}"),
+            (None, Some(ahead)) if ahead.more => {
                 format!("more than {} jobs of higher or equal priority go first", ahead.jobs)
             }
-            Some(ahead) if ahead.jobs == 1 => "1 job of higher or equal priority goes first".into(),
-            Some(ahead) if ahead.jobs > 0 => {
+            (None, Some(ahead)) if ahead.jobs == 1 => {
+                "1 job of higher or equal priority goes first".into()
+            }
+            (None, Some(ahead)) if ahead.jobs > 0 => {
                 format!("{} jobs of higher or equal priority go first", ahead.jobs)
             }
             _ => "it is next; no worker has asked for it yet".into(),

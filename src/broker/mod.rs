@@ -5,6 +5,7 @@ mod dead_letters;
 mod enqueue;
 mod explain;
 mod get_job;
+mod pause;
 mod queues;
 mod settle;
 mod stats;

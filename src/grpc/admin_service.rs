@@ -54,16 +54,22 @@ impl<S: Store> AdminService for AdminApi<S> {
 
     async fn pause_queue(
         &self,
-        _: Request<pb::PauseQueueRequest>,
+        request: Request<pb::PauseQueueRequest>,
     ) -> Reply<pb::PauseQueueResponse> {
-        Err(status::not_implemented("PauseQueue"))
+        let (queue, pause) =
+            convert::pause_queue(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        self.broker.pause_queue(queue, pause).await.map_err(status::status)?;
+        Ok(Response::new(pb::PauseQueueResponse {}))
     }
 
     async fn resume_queue(
         &self,
-        _: Request<pb::ResumeQueueRequest>,
+        request: Request<pb::ResumeQueueRequest>,
     ) -> Reply<pb::ResumeQueueResponse> {
-        Err(status::not_implemented("ResumeQueue"))
+        let queue =
+            convert::resume_queue(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        self.broker.resume_queue(queue).await.map_err(status::status)?;
+        Ok(Response::new(pb::ResumeQueueResponse {}))
     }
 
     async fn get_stats(

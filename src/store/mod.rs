@@ -6,8 +6,10 @@
 //! the engine itself is unwell, and that nothing of the call was applied unless it says so.
 
 pub mod embedded;
+mod operator;
 mod view;
 
+pub use operator::*;
 pub use view::*;
 
 use crate::domain::{
@@ -45,7 +47,7 @@ pub trait Store: Send + Sync + 'static {
     /// asked for again meanwhile is passed over.
     fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> impl Answer<()>;
 
-    /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
+    /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
 
     /// Sends dead letters back to work.
@@ -62,6 +64,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// The counters of one queue; of all together where none is named, forgotten ones included. `None`: no such queue.
     fn stats(&self, queue: Option<QueueName>) -> impl Answer<Option<Stats>>;
+
+    /// Pauses a queue, in place of an earlier pause, or with `None` resumes it. A configured queue is made if need be.
+    fn pause(
+        &self,
+        ask: Ask,
+        queue: QueueName,
+        pause: Option<NewPause>,
+    ) -> impl Answer<Result<(), PauseRefused>>;
 
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
@@ -83,7 +93,7 @@ pub struct Ask {
 
 /// What a store tells while it works. Called after the commit; must return quickly.
 pub trait Listener: Send + Sync + 'static {
-    /// Something has become available: this queue could hand out so many jobs now.
+    /// Something has become available: this queue could hand out so many jobs now. Never told of one that is paused.
     fn available(&self, queue: &QueueName, jobs: usize);
 
     /// `sweep` has something to do at this time.

@@ -4,6 +4,7 @@ use crate::domain::{
     failure::Failure,
     ids::QueueName,
     job::{Attempt, DeadReason, Delivery, Progress, Spec, State},
+    pause::Pause,
     time::Timestamp,
 };
 
@@ -25,6 +26,8 @@ pub struct JobView {
     pub last_failure: Option<Failure>,
     /// READY jobs that go first, counted up to a bound.
     pub ahead: Option<Ahead>,
+    /// Of its queue; may be over.
+    pub pause: Option<Pause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +63,15 @@ pub struct QueueView {
     pub depths: Depths,
     pub totals: Totals,
     pub oldest_ready_at: Option<Timestamp>,
+    /// May be over.
+    pub pause: Option<Pause>,
 }
 
 impl QueueView {
     /// Of a queue that nobody has enqueued to yet.
     pub fn empty(name: QueueName) -> Self {
         let (depths, totals) = (Depths::default(), Totals::default());
-        Self { name, depths, totals, oldest_ready_at: None }
+        Self { name, depths, totals, oldest_ready_at: None, pause: None }
     }
 }
 

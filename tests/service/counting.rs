@@ -8,9 +8,9 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError,
-        Sweep, Swept,
+        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, NewPause,
+        PauseRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
+        Stats, Store, StoreError, Sweep, Swept,
     },
 };
 use tokio::sync::watch;
@@ -98,6 +98,15 @@ impl<S: Store> Store for Counting<S> {
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
         self.inner.queues(after, limit).await
+    }
+
+    async fn pause(
+        &self,
+        ask: Ask,
+        queue: QueueName,
+        pause: Option<NewPause>,
+    ) -> Result<Result<(), PauseRefused>, StoreError> {
+        self.inner.pause(ask, queue, pause).await
     }
 
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {

@@ -18,6 +18,7 @@ mod failing;
 mod idempotency;
 mod leases;
 mod looking;
+mod pausing;
 mod reflection;
 mod requeue;
 mod scene;

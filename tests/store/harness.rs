@@ -13,9 +13,9 @@ use redrive::{
     env::{Clock, ManualClock},
     store::{
         Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
-        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store, Sweep,
-        Swept,
+        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, NewPause,
+        PauseRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
+        Stats, Store, Sweep, Swept,
         embedded::{Embedded, Options},
     },
 };
@@ -365,6 +365,21 @@ impl<S: Engine> Harness<S> {
         let mut views = self.views(id).await;
         assert_eq!(views.len(), 1, "{id} is there once");
         views.remove(0)
+    }
+
+    pub(crate) async fn pause(
+        &self,
+        name: &str,
+        duration: Option<Duration>,
+    ) -> Result<(), PauseRefused> {
+        let pause = NewPause { duration, reason: "why not".into() };
+        let done = self.store().pause(self.ask(), queue(name), Some(pause)).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn resume(&self, name: &str) -> Result<(), PauseRefused> {
+        let done = self.store().pause(self.ask(), queue(name), None).await;
+        done.expect("the store is well")
     }
 
     pub(crate) async fn stats(&self, name: Option<&str>) -> Option<Stats> {

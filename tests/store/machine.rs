@@ -129,6 +129,12 @@ impl<S: Engine> Real<S> {
                 };
                 self.requeue(requeue, expected).await;
             }
+            (Op::Pause { queue, duration }, _) => {
+                self.h.pause(name(queue).as_str(), duration).await.expect("it is configured");
+            }
+            (Op::Resume(queue), _) => {
+                self.h.resume(name(queue).as_str()).await.expect("it is configured");
+            }
             (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
                 let swept = self.h.sweep().await;
                 assert_eq!(swept.promoted, *promoted);
@@ -232,6 +238,7 @@ impl<S: Engine> Real<S> {
                     .filter(|job| job.queue == *number && job.state() == state)
                     .count() as u64
             };
+            assert_eq!(view.pause.as_ref().map(|pause| pause.until), queue.paused);
             let d = view.depths;
             assert_eq!([d.ready, d.scheduled], [count(State::Ready), count(State::Scheduled)]);
             assert_eq!(

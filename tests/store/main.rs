@@ -22,6 +22,7 @@ mod machine;
 mod model;
 mod opening;
 mod order;
+mod pause;
 mod requeue;
 mod restart;
 mod settle;

@@ -74,6 +74,11 @@ pub(crate) enum Op {
         keep_attempts: bool,
         dry_run: bool,
     },
+    Pause {
+        queue: usize,
+        duration: Option<Duration>,
+    },
+    Resume(usize),
     Sweep,
     Advance(Duration),
     JumpWall(i64),
@@ -207,6 +212,9 @@ impl ReferenceStateMachine for Model {
             6 => claim,
             4 => requeue(model.made),
             3 => Just(Op::Sweep),
+            1 => (0..QUEUES, prop::option::weighted(0.7, durations()))
+                .prop_map(|(queue, duration)| Op::Pause { queue, duration }),
+            1 => (0..QUEUES).prop_map(Op::Resume),
             4 => durations().prop_map(Op::Advance),
             1 => (-7200i64..7200).prop_map(Op::JumpWall),
             1 => prop::bool::weighted(0.3).prop_map(|reboot| Op::Reopen { reboot }),

@@ -2,7 +2,7 @@
 //! what happens after a transaction that failed.
 
 use crate::{
-    domain::{ids::QueueName, job::Delivery, lease::Lease, time::Timestamp},
+    domain::{ids::QueueName, job::Delivery, lease::Lease, pause::Pause, time::Timestamp},
     store::{Depths, Totals},
 };
 use rusqlite::{Connection, Row};
@@ -26,10 +26,17 @@ pub(super) struct QueueState {
     pub(super) totals: Totals,
     /// The earliest of its scheduled jobs.
     pub(super) next_due: Option<Timestamp>,
+    pub(super) pause: Option<Pause>,
     /// This transaction made a job available to claims.
     pub(super) made_available: bool,
     /// Has to be written with this transaction.
     pub(super) changed: bool,
+}
+
+impl QueueState {
+    pub(super) fn is_paused(&self, now: Timestamp) -> bool {
+        self.pause.as_ref().is_some_and(|pause| pause.holds(now))
+    }
 }
 
 /// What the claim knew about a job, so that the Ack need not look.
@@ -161,6 +168,8 @@ pub(super) struct Memory {
     by_name: HashMap<QueueName, QueueNumber>,
     /// Queues with scheduled jobs by when the first of them is due.
     dues: BTreeSet<(Timestamp, QueueNumber)>,
+    /// Paused queues by when they go on by themselves.
+    pause_ends: BTreeSet<(Timestamp, QueueNumber)>,
     changed: Vec<QueueNumber>,
     pub(super) leases: Leases,
     /// Claims whose caller has gone, by when their jobs go back.
@@ -183,6 +192,9 @@ impl Memory {
                 memory.by_name.insert(queue.name.clone(), queue.number);
                 memory.queues.insert(queue.number, queue);
             }
+        }
+        for (queue, pause) in super::pause::all(connection)? {
+            memory.set_pause(queue, Some(pause));
         }
         let mut leases = connection.prepare(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
@@ -222,6 +234,7 @@ impl Memory {
             depths: Depths::default(),
             totals: Totals::default(),
             next_due: None,
+            pause: None,
             made_available: false,
             changed: false,
         };
@@ -257,7 +270,8 @@ impl Memory {
             if let Some(queue) = self.queues.get_mut(&number) {
                 queue.changed = false;
                 queue.used_at = now;
-                if std::mem::take(&mut queue.made_available) && queue.depths.ready > 0 {
+                let available = std::mem::take(&mut queue.made_available);
+                if available && queue.depths.ready > 0 && !queue.is_paused(now) {
                     tell(&queue.name, queue.depths.ready as usize);
                 }
             }
@@ -290,6 +304,25 @@ impl Memory {
         self.dues.first().copied()
     }
 
+    pub(super) fn set_pause(&mut self, number: QueueNumber, pause: Option<Pause>) {
+        let Some(queue) = self.queues.get_mut(&number) else {
+            return;
+        };
+        let end = |pause: &Option<Pause>| pause.as_ref().and_then(|pause| pause.until);
+        if let Some(before) = end(&queue.pause) {
+            self.pause_ends.remove(&(before, number));
+        }
+        if let Some(until) = end(&pause) {
+            self.pause_ends.insert((until, number));
+        }
+        queue.pause = pause;
+    }
+
+    /// The pause that ends first.
+    pub(super) fn first_pause_end(&self) -> Option<(Timestamp, QueueNumber)> {
+        self.pause_ends.first().copied()
+    }
+
     pub(super) fn deadline_at(&mut self, at: Timestamp) {
         if self.next_deadline.is_none_or(|next| at < next) {
             self.next_deadline = Some(at);
@@ -300,7 +333,11 @@ impl Memory {
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let abandoned = self.abandoned.first_key_value().map(|(at, _)| *at);
         let due = self.first_due().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline, abandoned].into_iter().flatten().min()
+        let pause = self.first_pause_end().map(|(at, _)| at);
+        [due, self.leases.next_look(), self.next_deadline, abandoned, pause]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -336,6 +373,7 @@ pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> 
         },
         totals: read_totals(row, 11)?,
         next_due: None,
+        pause: None,
         made_available: false,
         changed: false,
     }))

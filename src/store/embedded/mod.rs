@@ -10,6 +10,7 @@ mod directory_lock;
 mod enqueue;
 mod lookup;
 mod memory;
+mod pause;
 mod places;
 mod read;
 mod requeue;
@@ -31,8 +32,8 @@ use crate::{
     env::Clock,
     store::{
         Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
-        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store,
-        StoreError, Sweep, Swept,
+        NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
+        Settlements, Stats, Store, StoreError, Sweep, Swept,
     },
 };
 use rusqlite::Connection;
@@ -318,6 +319,18 @@ impl Store for Embedded {
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
         self.read(move |connection| read::queues(connection, after.as_ref(), limit)).await
+    }
+
+    async fn pause(
+        &self,
+        ask: Ask,
+        queue: QueueName,
+        pause: Option<NewPause>,
+    ) -> Result<Result<(), PauseRefused>, StoreError> {
+        match self.write(Command::Pause(ask, queue, pause)).await? {
+            Answer::Pause(paused) => Ok(paused),
+            _ => Err(wrong_answer()),
+        }
     }
 
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {

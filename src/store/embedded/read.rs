@@ -3,6 +3,7 @@
 use super::{
     codec, lookup,
     memory::{QueueNumber, read_lease, read_queue, timestamp, unsigned},
+    pause,
     places::{Tie, read_body},
 };
 use crate::{
@@ -151,6 +152,7 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         attempts,
         last_failure: last,
         ahead,
+        pause: pause::of(connection, found.queue)?,
     }))
 }
 
@@ -369,11 +371,13 @@ pub(super) fn queues(
             continue;
         };
         let oldest_ready_at = oldest_ready(&moment, queue.number)?;
+        let pause = pause::of(&moment, queue.number)?;
         views.push(QueueView {
             name: queue.name,
             depths: queue.depths,
             totals: queue.totals,
             oldest_ready_at,
+            pause,
         });
     }
     Ok(views)

@@ -95,6 +95,11 @@ CREATE TABLE dead (
     PRIMARY KEY (queue, death)
 ) STRICT, WITHOUT ROWID;
 
+-- Queues that hand out nothing. until: when it ends by itself.
+CREATE TABLE pauses (
+    queue INTEGER PRIMARY KEY, until INTEGER, reason TEXT NOT NULL
+) STRICT;
+
 -- Only where used: callers' own ids, idempotency keys (free_at: when a finished job's key is free), deadlines.
 CREATE TABLE ids (
     id TEXT NOT NULL, queue INTEGER NOT NULL, number INTEGER NOT NULL, sameness BLOB NOT NULL,

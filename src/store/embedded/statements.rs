@@ -28,6 +28,9 @@ statements! {
         retried_finished = ?16, dead_lettered = ?17, requeued = ?18, lease_expired = ?19, purged = ?20, \
         cancelled = ?21, retention_expired = ?22, moved_in = ?23, moved_out = ?24 WHERE queue = ?1";
 
+    save_pause: "INSERT OR REPLACE INTO pauses VALUES (?1, ?2, ?3)";
+    delete_pause: "DELETE FROM pauses WHERE queue = ?1";
+
     remember_totals: "UPDATE forgotten SET enqueued = enqueued + ?1, completed = completed + ?2, \
         failed_attempts = failed_attempts + ?3, retries = retries + ?4, \
         successful_retries = successful_retries + ?5, retried_finished = retried_finished + ?6, \

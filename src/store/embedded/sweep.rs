@@ -35,6 +35,7 @@ impl Writer<'_> {
         {
             swept.promoted += self.promote(queue, PROMOTIONS_MAX - swept.promoted)?;
         }
+        self.end_pauses()?;
         self.return_abandoned()?;
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
         self.pass_deadlines(ask)?;
@@ -181,6 +182,7 @@ impl Writer<'_> {
                 queue.depths.held() == 0
                     && queue.finished_keys == 0
                     && self.now.since(queue.used_at) >= QUEUE_FORGOTTEN_AFTER
+                    && queue.pause.is_none()
                     && !settings.queues.contains_key(&queue.name)
             })
             .map(|queue| queue.number)

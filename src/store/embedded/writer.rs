@@ -5,14 +5,16 @@
 use super::{Options, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
+        ids::QueueName,
         job::NewJob,
         lease::Lease,
         store_clock::{Kept, Reading, StoreClock},
         time::Timestamp,
     },
     store::{
-        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Refused,
-        Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError, Sweep, Swept,
+        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, NewPause,
+        PauseRefused, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError,
+        Sweep, Swept,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -48,6 +50,7 @@ pub(super) enum Command {
     },
     Sweep(Ask, Sweep),
     Requeue(Ask, Requeue),
+    Pause(Ask, QueueName, Option<NewPause>),
     /// No more calls after this one.
     Close,
 }
@@ -63,6 +66,7 @@ pub(super) enum Answer {
     Settle(Settled),
     Sweep(Swept),
     Requeue(Result<Requeued, RequeueRefused>),
+    Pause(Result<(), PauseRefused>),
     Done,
 }
 
@@ -233,6 +237,7 @@ impl<'c> Writer<'c> {
             }
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
             Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
+            Command::Pause(ask, queue, pause) => Answer::Pause(self.pause(&ask, &queue, pause)?),
             Command::Close => Answer::Done,
         })
     }

@@ -225,6 +225,7 @@ impl Model {
     /// Promotions, then ended leases, then deadlines; each in the order of their times.
     pub(super) fn sweep(&mut self) -> Answer {
         let promoted = self.promote(None);
+        self.end_pauses();
         let (mut expired, mut dead) = (Vec::new(), Vec::new());
         let mut over: Vec<_> = self
             .jobs

@@ -3,6 +3,7 @@
 //! What becomes of a failed delivery is `domain::verdict`'s to say here as there; everything around it is not shared.
 
 mod endings;
+mod operate;
 mod work;
 
 use crate::steps::{Op, name};
@@ -107,6 +108,8 @@ struct Holder {
 pub(crate) struct Queue {
     pub(crate) totals: Totals,
     deaths: u64,
+    /// Until when, if it has an end; it may be over.
+    pub(crate) paused: Option<Option<Timestamp>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -202,6 +205,8 @@ impl Model {
             Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
                 self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
             }
+            Op::Pause { queue, duration } => self.pause(*queue, *duration),
+            Op::Resume(queue) => self.resume(*queue),
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");

@@ -1,0 +1,31 @@
+//! What operators do to queues and jobs.
+
+use super::check::{Check, Invalid};
+use crate::{
+    domain::{ids::QueueName, limits::Limits},
+    grpc::pb,
+    store::NewPause,
+};
+
+pub(in crate::grpc) fn pause_queue(
+    limits: &Limits,
+    request: pb::PauseQueueRequest,
+) -> Result<(QueueName, NewPause), Invalid> {
+    let mut check = Check::new(limits);
+    let queue = check.queue("queue", &request.queue);
+    let duration = check.duration_at_most("duration", request.duration, limits.delay);
+    if duration.is_some_and(|duration| duration.is_zero()) {
+        check.refuse("duration", "must be more than 0; leave it out to pause until resumed");
+    }
+    check.at_most("reason", request.reason.len(), limits.note_bytes);
+    check.done(queue.map(|queue| (queue, NewPause { duration, reason: request.reason })))
+}
+
+pub(in crate::grpc) fn resume_queue(
+    limits: &Limits,
+    request: &pb::ResumeQueueRequest,
+) -> Result<QueueName, Invalid> {
+    let mut check = Check::new(limits);
+    let queue = check.queue("queue", &request.queue);
+    check.done(queue)
+}
