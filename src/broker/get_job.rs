@@ -8,7 +8,7 @@ use crate::{
         job::State,
         time::Timestamp,
     },
-    store::{JobView, Store},
+    store::{JobRefused, JobView, Store},
 };
 
 #[derive(Clone, Debug)]
@@ -22,18 +22,34 @@ impl<S: Store> Broker<S> {
         let mut views = self.store.job(id.clone(), queue.clone()).await?;
         if views.len() > 1 {
             let queues = views.into_iter().map(|view| view.queue).collect();
-            return Err(Refusal::AmbiguousJobId { id: id.to_string(), queues }.into());
+            return Err(self.job_refused(&id, queue, JobRefused::Ambiguous { queues }).await);
         }
         let Some(view) = views.pop() else {
-            if let Some(queue) = queue
-                && !self.queue_exists(&queue).await?
-            {
-                return Err(Refusal::QueueNotFound { queue }.into());
-            }
-            return Err(Refusal::JobNotFound { id: id.to_string() }.into());
+            return Err(self.job_refused(&id, queue, JobRefused::NoSuchJob).await);
         };
         let waiting_because = waiting_because(&view, self.store.now());
         Ok(JobReport { view, waiting_because })
+    }
+
+    /// What to say where a call names one job and nothing was done.
+    pub(super) async fn job_refused(
+        &self,
+        id: &JobId,
+        queue: Option<QueueName>,
+        refused: JobRefused,
+    ) -> Error {
+        let id = id.to_string();
+        let refusal = match (refused, queue) {
+            (JobRefused::Ambiguous { queues }, _) => Refusal::AmbiguousJobId { id, queues },
+            (JobRefused::WrongState { state }, _) => Refusal::WrongState { id, state },
+            (JobRefused::NoSuchJob, None) => Refusal::JobNotFound { id },
+            (JobRefused::NoSuchJob, Some(queue)) => match self.queue_exists(&queue).await {
+                Ok(true) => Refusal::JobNotFound { id },
+                Ok(false) => Refusal::QueueNotFound { queue },
+                Err(error) => return error,
+            },
+        };
+        refusal.into()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     broker::Broker,
-    store::{Health, Store},
+    store::{Cancelled, Health, Store},
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -34,12 +34,25 @@ impl<S: Store> AdminService for AdminApi<S> {
         Err(status::not_implemented("ListJobs"))
     }
 
-    async fn cancel_job(&self, _: Request<pb::CancelJobRequest>) -> Reply<pb::CancelJobResponse> {
-        Err(status::not_implemented("CancelJob"))
+    async fn cancel_job(
+        &self,
+        request: Request<pb::CancelJobRequest>,
+    ) -> Reply<pb::CancelJobResponse> {
+        let (id, queue, reason) =
+            convert::cancel_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        let cancelled = self.broker.cancel_job(id, queue, &reason).await.map_err(status::status)?;
+        let removed = cancelled == Cancelled::Removed;
+        Ok(Response::new(pb::CancelJobResponse { removed }))
     }
 
-    async fn run_job_now(&self, _: Request<pb::RunJobNowRequest>) -> Reply<pb::RunJobNowResponse> {
-        Err(status::not_implemented("RunJobNow"))
+    async fn run_job_now(
+        &self,
+        request: Request<pb::RunJobNowRequest>,
+    ) -> Reply<pb::RunJobNowResponse> {
+        let (id, queue) =
+            convert::run_job_now(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        self.broker.run_job_now(id, queue).await.map_err(status::status)?;
+        Ok(Response::new(pb::RunJobNowResponse {}))
     }
 
     async fn list_queues(

@@ -44,7 +44,7 @@ pub trait Store: Send + Sync + 'static {
     fn settle(&self, ask: Ask, settlements: Settlements) -> impl Answer<Settled>;
 
     /// Takes back jobs whose claim was never answered, after a while if `after` says so; a lease that has ended or was
-    /// asked for again meanwhile is passed over.
+    /// asked for again meanwhile is passed over. Jobs that were cancelled while they were out are removed.
     fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> impl Answer<()>;
 
     /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, forgotten keys.
@@ -72,6 +72,16 @@ pub trait Store: Send + Sync + 'static {
         queue: QueueName,
         pause: Option<NewPause>,
     ) -> impl Answer<Result<(), PauseRefused>>;
+
+    /// Removes a job that waits, or asks for the end of one that is out.
+    fn cancel(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> impl Answer<Result<Cancelled, JobRefused>>;
+
+    /// SCHEDULED → READY now; a READY one stays as it is.
+    fn run_now(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Result<(), JobRefused>>;
 
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;

@@ -8,9 +8,9 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, NewPause,
-        PauseRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
-        Stats, Store, StoreError, Sweep, Swept,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
+        JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
     },
 };
 use tokio::sync::watch;
@@ -107,6 +107,22 @@ impl<S: Store> Store for Counting<S> {
         pause: Option<NewPause>,
     ) -> Result<Result<(), PauseRefused>, StoreError> {
         self.inner.pause(ask, queue, pause).await
+    }
+
+    async fn cancel(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<Cancelled, JobRefused>, StoreError> {
+        self.inner.cancel(id, queue).await
+    }
+
+    async fn run_now(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<(), JobRefused>, StoreError> {
+        self.inner.run_now(id, queue).await
     }
 
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {

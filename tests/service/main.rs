@@ -25,4 +25,5 @@ mod scene;
 mod server;
 mod settling;
 mod stats;
+mod stepping_in;
 mod waking;

@@ -12,10 +12,10 @@ use redrive::{
     },
     env::{Clock, ManualClock},
     store::{
-        Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
-        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, NewPause,
-        PauseRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
-        Stats, Store, Sweep, Swept,
+        Ack, Acked, Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice,
+        Delivered, Depths, Enqueued, Extend, Extended, Idle, JobRefused, JobView, LeaseLost,
+        Listener, Nack, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Stats, Store, Sweep, Swept,
         embedded::{Embedded, Options},
     },
 };
@@ -379,6 +379,32 @@ impl<S: Engine> Harness<S> {
 
     pub(crate) async fn resume(&self, name: &str) -> Result<(), PauseRefused> {
         let done = self.store().pause(self.ask(), queue(name), None).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn cancel(&self, id: &str) -> Result<Cancelled, JobRefused> {
+        self.cancel_in(JobId::parse(id), None).await
+    }
+
+    pub(crate) async fn cancel_in(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Cancelled, JobRefused> {
+        let done = self.store().cancel(id, queue).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn run_now(&self, id: &str) -> Result<(), JobRefused> {
+        self.run_now_in(JobId::parse(id), None).await
+    }
+
+    pub(crate) async fn run_now_in(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<(), JobRefused> {
+        let done = self.store().run_now(id, queue).await;
         done.expect("the store is well")
     }
 

@@ -16,7 +16,7 @@ use redrive::{
         job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
     },
-    store::{Claim, Deaths, Requeue, RequeueRefused, Which, embedded::Embedded},
+    store::{Claim, Deaths, JobRefused, Requeue, RequeueRefused, Which, embedded::Embedded},
 };
 use std::marker::PhantomData;
 
@@ -34,6 +34,14 @@ struct Machine<S>(PhantomData<S>);
 
 fn own(id: u8) -> JobId {
     JobId::parse(&format!("own-{id}"))
+}
+
+/// In which order the queues of an ambiguous id are named is nobody's promise.
+fn in_order(mut refused: JobRefused) -> JobRefused {
+    if let JobRefused::Ambiguous { queues } = &mut refused {
+        queues.sort();
+    }
+    refused
 }
 
 impl<S: Engine> Real<S> {
@@ -134,6 +142,14 @@ impl<S: Engine> Real<S> {
             }
             (Op::Resume(queue), _) => {
                 self.h.resume(name(queue).as_str()).await.expect("it is configured");
+            }
+            (Op::Cancel { id, queue }, Answer::Cancelled(expected)) => {
+                let done = self.h.cancel_in(self.id(id), queue.map(name)).await;
+                assert_eq!(done.map_err(in_order), *expected);
+            }
+            (Op::RunNow { id, queue }, Answer::Ran(expected)) => {
+                let done = self.h.run_now_in(self.id(id), queue.map(name)).await;
+                assert_eq!(done.map_err(in_order), *expected);
             }
             (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
                 let swept = self.h.sweep().await;

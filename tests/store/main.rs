@@ -10,6 +10,7 @@ mod harness;
 mod builders;
 
 mod abandoned;
+mod cancel;
 mod claim;
 mod corruption;
 mod dead_letters;
@@ -25,6 +26,7 @@ mod order;
 mod pause;
 mod requeue;
 mod restart;
+mod run_now;
 mod settle;
 mod stats;
 mod steps;

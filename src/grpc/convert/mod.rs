@@ -25,7 +25,7 @@ pub(super) use check::{Invalid, Violation};
 pub(super) use claim::{claim, claim_response};
 pub(super) use dead_letters::{dead_letters_page, list_dead_letters, requeue, requeue_response};
 pub(super) use enqueue::{enqueue, enqueue_batch_response, enqueued, trace_headers};
-pub(super) use operate::{pause_queue, resume_queue};
+pub(super) use operate::{cancel_job, pause_queue, resume_queue, run_job_now};
 pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
 pub(super) use stats::{get_stats, stats};
 pub(super) use time::{caller_patience, duration_out, timestamp_out};

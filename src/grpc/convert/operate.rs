@@ -2,7 +2,10 @@
 
 use super::check::{Check, Invalid};
 use crate::{
-    domain::{ids::QueueName, limits::Limits},
+    domain::{
+        ids::{JobId, QueueName},
+        limits::Limits,
+    },
     grpc::pb,
     store::NewPause,
 };
@@ -28,4 +31,26 @@ pub(in crate::grpc) fn resume_queue(
     let mut check = Check::new(limits);
     let queue = check.queue("queue", &request.queue);
     check.done(queue)
+}
+
+/// Which job, and why.
+pub(in crate::grpc) fn cancel_job(
+    limits: &Limits,
+    request: pb::CancelJobRequest,
+) -> Result<(JobId, Option<QueueName>, String), Invalid> {
+    let mut check = Check::new(limits);
+    let id = check.job_id("job_id", &request.job_id);
+    let queue = check.queue_if_given("queue", &request.queue);
+    check.at_most("reason", request.reason.len(), limits.note_bytes);
+    check.done(id.map(|id| (id, queue, request.reason)))
+}
+
+pub(in crate::grpc) fn run_job_now(
+    limits: &Limits,
+    request: &pb::RunJobNowRequest,
+) -> Result<(JobId, Option<QueueName>), Invalid> {
+    let mut check = Check::new(limits);
+    let id = check.job_id("job_id", &request.job_id);
+    let queue = check.queue_if_given("queue", &request.queue);
+    check.done(id.map(|id| (id, queue)))
 }

@@ -149,6 +149,13 @@ impl Leases {
         }
     }
 
+    /// Something new is known about a job that is out.
+    pub(super) fn mark(&mut self, number: u64, bit: i64) {
+        if let Some(held) = self.by_number.get_mut(&number) {
+            held.traits.0 |= bit;
+        }
+    }
+
     pub(super) fn of_request(&self, request: &str) -> Vec<u64> {
         self.by_request.get(request).cloned().unwrap_or_default()
     }

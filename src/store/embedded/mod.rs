@@ -10,6 +10,7 @@ mod directory_lock;
 mod enqueue;
 mod lookup;
 mod memory;
+mod operate;
 mod pause;
 mod places;
 mod read;
@@ -31,9 +32,9 @@ use crate::{
     },
     env::Clock,
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
-        NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
-        Settlements, Stats, Store, StoreError, Sweep, Swept,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
+        JobRefused, JobView, Listener, NewPause, PauseRefused, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
     },
 };
 use rusqlite::Connection;
@@ -329,6 +330,28 @@ impl Store for Embedded {
     ) -> Result<Result<(), PauseRefused>, StoreError> {
         match self.write(Command::Pause(ask, queue, pause)).await? {
             Answer::Pause(paused) => Ok(paused),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn cancel(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<Cancelled, JobRefused>, StoreError> {
+        match self.write(Command::Cancel(id, queue)).await? {
+            Answer::Cancel(cancelled) => Ok(cancelled),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn run_now(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<(), JobRefused>, StoreError> {
+        match self.write(Command::RunNow(id, queue)).await? {
+            Answer::RunNow(done) => Ok(done),
             _ => Err(wrong_answer()),
         }
     }

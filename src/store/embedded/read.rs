@@ -2,7 +2,7 @@
 
 use super::{
     codec, lookup,
-    memory::{QueueNumber, read_lease, read_queue, timestamp, unsigned},
+    memory::{QueueNumber, Traits, read_lease, read_queue, timestamp, unsigned},
     pause,
     places::{Tie, read_body},
 };
@@ -10,7 +10,7 @@ use crate::{
     domain::{
         failure::Failure,
         ids::{JobId, QueueName},
-        job::{Attempt, AttemptStatus, Body, Next, Progress, State},
+        job::{Attempt, AttemptStatus, Body, Delivery, Next, Progress, State},
     },
     store::{Ahead, DeadLetterPage, DeadLetterQuery, Death, JobView, QueueView},
 };
@@ -34,7 +34,7 @@ pub(super) fn number_of(
 }
 
 /// Every job of this id: the one that the id's own number leads to, and those whose callers chose it.
-fn numbers_of(connection: &Connection, id: &JobId) -> Result<Vec<(u64, QueueNumber)>> {
+pub(super) fn numbers_of(connection: &Connection, id: &JobId) -> Result<Vec<(u64, QueueNumber)>> {
     let mut found = Vec::new();
     if let Some(number) = id.number() {
         let mut job =
@@ -125,7 +125,8 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         spec.headers.clear();
     }
     let mut progress = progress(connection, number)?;
-    let delivery = lease(connection, number)?;
+    let (delivery, cancel_requested) = lease(connection, number)?.unzip();
+    progress.cancel_requested |= cancel_requested.unwrap_or_default();
     if let Some(delivery) = &delivery {
         progress.deliveries = delivery.lease.delivery;
     }
@@ -164,7 +165,8 @@ fn progress(connection: &Connection, number: u64) -> Result<Progress> {
     Ok(record.and_then(|record| codec::read_progress(&record).ok()).unwrap_or_default())
 }
 
-fn lease(connection: &Connection, number: u64) -> Result<Option<crate::domain::job::Delivery>> {
+/// The delivery of a job that is out, and whether somebody cancelled it meanwhile.
+fn lease(connection: &Connection, number: u64) -> Result<Option<(Delivery, bool)>> {
     connection
         .prepare_cached(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
@@ -172,7 +174,9 @@ fn lease(connection: &Connection, number: u64) -> Result<Option<crate::domain::j
         )?
         .query_row([number.cast_signed()], |row| {
             let worker: Option<String> = row.get(11)?;
-            Ok(read_lease(row)?.delivery(worker.unwrap_or_default()))
+            let held = read_lease(row)?;
+            let cancel_requested = held.traits.has(Traits::CANCEL_REQUESTED);
+            Ok((held.delivery(worker.unwrap_or_default()), cancel_requested))
         })
         .optional()
 }

@@ -241,6 +241,11 @@ impl Writer<'_> {
             progress.unclaim();
             self.end_lease(lease.number, queue)?;
             let place = Place::of(queue, lease.number, &spec, true);
+            if progress.cancel_requested {
+                // Nobody ever had it, so it was waiting when it was cancelled.
+                self.remove_cancelled(&place, &spec, &progress)?;
+                continue;
+            }
             let state = self.wait(&place, held.ready_at)?;
             debug_assert_eq!(state, State::Ready);
             self.save_progress(lease.number, state, held.ready_at, 0, &progress)?;

@@ -59,6 +59,7 @@ statements! {
     delete_lease: "DELETE FROM leases WHERE number = ?1";
     extend_lease: "UPDATE leases SET expires_at = ?2, checkpoint = coalesce(?3, checkpoint) \
         WHERE number = ?1";
+    mark_lease: "UPDATE leases SET traits = traits | ?2 WHERE number = ?1";
     lease_texts: "SELECT worker, checkpoint FROM leases WHERE number = ?1";
 
     save_progress: "INSERT INTO progress VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (number) \

@@ -2,16 +2,12 @@
 
 use super::{
     memory::{QueueNumber, timestamp, unsigned},
+    operate::Waiting,
     places::{Place, Tie},
     writer::{Failure, Writer},
 };
 use crate::{
-    domain::{
-        chance::Dice,
-        job::{DeadReason, State},
-        settings::Settings,
-        verdict::Ending,
-    },
+    domain::{chance::Dice, job::DeadReason, settings::Settings, verdict::Ending},
     store::{Ask, ExpiredLease, Sweep, Swept},
 };
 use std::time::Duration;
@@ -128,33 +124,12 @@ impl Writer<'_> {
         drop(rows);
         for (at, number) in passed {
             self.sql.delete_deadline.execute((at, number.cast_signed()))?;
-            let Some(found) = super::lookup::place(self.connection, number)? else {
+            let Some(waiting) = self.waiting(number)? else {
                 continue;
             };
-            if !matches!(found.state, State::Ready | State::Scheduled) {
-                continue;
-            }
-            let Some((spec, queue)) = self.read_head(number)? else {
-                continue;
-            };
-            let progress = self.read_progress(number)?;
-            let mut place = Place::of(queue, number, &spec, progress.is_some());
-            let (mut at, mut state) = (found.at, found.state);
-            if state == State::Ready && !super::lookup::is_ready(self.connection, &place, at)? {
-                // Its head is damaged and lies about its place.
-                let Some(found) = super::lookup::search(self.connection, number)? else {
-                    continue;
-                };
-                (place, at, state) = found;
-            }
-            let progress = progress.unwrap_or_default();
-            if state == State::Ready {
-                self.take_ready(&place, at)?;
-            } else {
-                self.take_scheduled(&place, at)?;
-                self.refresh_due(queue)?;
-            }
-            let name = self.memory.queue(queue).map(|queue| queue.name.clone());
+            self.take_waiting(&waiting)?;
+            let Waiting { place, spec, progress, .. } = waiting;
+            let name = self.memory.queue(place.queue).map(|queue| queue.name.clone());
             if let Some(name) = name {
                 let settings = ask.settings.queue(&name).clone();
                 let reason = DeadReason::Expired;

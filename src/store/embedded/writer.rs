@@ -5,16 +5,16 @@
 use super::{Options, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
-        ids::QueueName,
+        ids::{JobId, QueueName},
         job::NewJob,
         lease::Lease,
         store_clock::{Kept, Reading, StoreClock},
         time::Timestamp,
     },
     store::{
-        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, NewPause,
-        PauseRefused, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError,
-        Sweep, Swept,
+        ABANDONED_CLAIM_KEPT, Ask, Cancelled, Claim, Claimed, DeadNotice, Enqueued, JobRefused,
+        Listener, NewPause, PauseRefused, Refused, Requeue, RequeueRefused, Requeued, Settled,
+        Settlements, StoreError, Sweep, Swept,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -51,6 +51,8 @@ pub(super) enum Command {
     Sweep(Ask, Sweep),
     Requeue(Ask, Requeue),
     Pause(Ask, QueueName, Option<NewPause>),
+    Cancel(JobId, Option<QueueName>),
+    RunNow(JobId, Option<QueueName>),
     /// No more calls after this one.
     Close,
 }
@@ -67,6 +69,8 @@ pub(super) enum Answer {
     Sweep(Swept),
     Requeue(Result<Requeued, RequeueRefused>),
     Pause(Result<(), PauseRefused>),
+    Cancel(Result<Cancelled, JobRefused>),
+    RunNow(Result<(), JobRefused>),
     Done,
 }
 
@@ -238,6 +242,8 @@ impl<'c> Writer<'c> {
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
             Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
             Command::Pause(ask, queue, pause) => Answer::Pause(self.pause(&ask, &queue, pause)?),
+            Command::Cancel(id, queue) => Answer::Cancel(self.cancel(&id, queue.as_ref())?),
+            Command::RunNow(id, queue) => Answer::RunNow(self.run_now(&id, queue.as_ref())?),
             Command::Close => Answer::Done,
         })
     }

@@ -16,7 +16,9 @@ use redrive::{
         time::Timestamp,
     },
     env::{Clock, ManualClock},
-    store::{Acked, Extended, IdleReason, LeaseLost, Refused, SkipReason, Totals},
+    store::{
+        Acked, Cancelled, Extended, IdleReason, JobRefused, LeaseLost, Refused, SkipReason, Totals,
+    },
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -124,6 +126,8 @@ pub(crate) struct Added {
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Nothing,
+    Cancelled(Result<Cancelled, JobRefused>),
+    Ran(Result<(), JobRefused>),
     Enqueued(Vec<Result<Added, Refused>>),
     Claimed {
         jobs: Vec<usize>,
@@ -207,6 +211,8 @@ impl Model {
             }
             Op::Pause { queue, duration } => self.pause(*queue, *duration),
             Op::Resume(queue) => self.resume(*queue),
+            Op::Cancel { id, queue } => Answer::Cancelled(self.cancel(*id, *queue)),
+            Op::RunNow { id, queue } => Answer::Ran(self.run_now(*id, *queue)),
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");
