@@ -8,7 +8,7 @@ use crate::{
         job::{Attempt, AttemptStatus, State},
         time::Timestamp,
     },
-    store::{JobView, Store},
+    store::{JobRefused, JobView, Store},
 };
 
 #[derive(Clone, Debug)]
@@ -22,23 +22,40 @@ impl<S: Store> Broker<S> {
         let mut views = self.store.job(id.clone(), queue.clone()).await?;
         if views.len() > 1 {
             let queues = views.into_iter().map(|view| view.queue).collect();
-            return Err(Refusal::AmbiguousJobId { id: id.to_string(), queues }.into());
+            return Err(self.job_refused(&id, queue, JobRefused::Ambiguous { queues }).await);
         }
         let Some(view) = views.pop() else {
-            if let Some(queue) = queue
-                && !self.queue_exists(&queue).await?
-            {
-                return Err(Refusal::QueueNotFound { queue }.into());
-            }
-            return Err(Refusal::JobNotFound { id: id.to_string() }.into());
+            return Err(self.job_refused(&id, queue, JobRefused::NoSuchJob).await);
         };
         let waiting_because = waiting_because(&view, self.store.now());
         Ok(JobReport { view, waiting_because })
+    }
+
+    /// What to say where a call names one job and nothing was done.
+    pub(super) async fn job_refused(
+        &self,
+        id: &JobId,
+        queue: Option<QueueName>,
+        refused: JobRefused,
+    ) -> Error {
+        let id = id.to_string();
+        let refusal = match (refused, queue) {
+            (JobRefused::Ambiguous { queues }, _) => Refusal::AmbiguousJobId { id, queues },
+            (JobRefused::WrongState { state }, _) => Refusal::WrongState { id, state },
+            (JobRefused::NoSuchJob, None) => Refusal::JobNotFound { id },
+            (JobRefused::NoSuchJob, Some(queue)) => match self.queue_exists(&queue).await {
+                Ok(true) => Refusal::JobNotFound { id },
+                Ok(false) => Refusal::QueueNotFound { queue },
+                Err(error) => return error,
+            },
+        };
+        refusal.into()
     }
 }
 
 /// One sentence, naming the real reason. Nothing while it runs.
 fn waiting_because(view: &JobView, now: Timestamp) -> String {
+    let pause = view.pause.as_ref().filter(|pause| pause.holds(now));
     match view.state {
         State::Scheduled => {
             let wait = view.ready_at.map_or_else(String::new, |at| human(at.since(now)));
@@ -51,12 +68,15 @@ fn waiting_because(view: &JobView, now: Timestamp) -> String {
                 format!("it is due in {wait}")
             }
         }
-        State::Ready => match view.ahead {
-            Some(ahead) if ahead.more => {
+        State::Ready => match (pause, view.ahead) {
+            (Some(pause), _) => format!("the queue is {pause}"),
+            (None, Some(ahead)) if ahead.more => {
                 format!("more than {} jobs of higher or equal priority go first", ahead.jobs)
             }
-            Some(ahead) if ahead.jobs == 1 => "1 job of higher or equal priority goes first".into(),
-            Some(ahead) if ahead.jobs > 0 => {
+            (None, Some(ahead)) if ahead.jobs == 1 => {
+                "1 job of higher or equal priority goes first".into()
+            }
+            (None, Some(ahead)) if ahead.jobs > 0 => {
                 format!("{} jobs of higher or equal priority go first", ahead.jobs)
             }
             _ => "it is next; no worker has asked for it yet".into(),

@@ -1,12 +1,16 @@
 //! The use cases: one file each. Knows the domain and the store contract, nothing of gRPC.
 
+mod cancel;
 mod claim;
 mod dead_letters;
 mod enqueue;
 mod explain;
 mod get_job;
+mod pause;
 mod queues;
+mod run_now;
 mod settle;
+mod stats;
 mod sweeper;
 mod turns;
 mod wakeups;
@@ -20,7 +24,7 @@ pub use settle::SettleReply;
 pub use wakeups::Wakeups;
 
 use crate::{
-    domain::{ids::QueueName, limits::Limits, settings::Settings},
+    domain::{ids::QueueName, job::State, limits::Limits, settings::Settings},
     store::{Ask, LeaseLost, Refused, Store, StoreError},
 };
 use std::sync::{Arc, PoisonError, RwLock};
@@ -138,4 +142,9 @@ pub enum Refusal {
         queues: Vec<QueueName>,
     },
     NotAdded(Refused),
+    /// What was asked does not fit what the job is.
+    WrongState {
+        id: String,
+        state: State,
+    },
 }

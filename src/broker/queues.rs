@@ -39,7 +39,8 @@ impl<S: Store> Broker<S> {
             }
         }
         views.truncate(limit);
-        let report = |view: QueueView| {
+        let report = |mut view: QueueView| {
+            view.pause = view.pause.filter(|pause| pause.holds(now));
             let policy = settings.queue(&view.name).policy.clone();
             QueueReport { view, policy, now }
         };

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod job;
 pub mod lease;
 pub mod limits;
+pub mod pause;
 pub mod policy;
 pub mod presets;
 pub mod rules;

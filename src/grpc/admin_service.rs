@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     broker::Broker,
-    store::{Health, Store},
+    store::{Cancelled, Health, Store},
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -36,12 +36,25 @@ impl<S: Store> AdminService for AdminApi<S> {
         Err(status::not_implemented("ListJobs"))
     }
 
-    async fn cancel_job(&self, _: Request<pb::CancelJobRequest>) -> Reply<pb::CancelJobResponse> {
-        Err(status::not_implemented("CancelJob"))
+    async fn cancel_job(
+        &self,
+        request: Request<pb::CancelJobRequest>,
+    ) -> Reply<pb::CancelJobResponse> {
+        let (id, queue, reason) =
+            convert::cancel_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        let cancelled = self.broker.cancel_job(id, queue, &reason).await.map_err(status::status)?;
+        let removed = cancelled == Cancelled::Removed;
+        Ok(Response::new(pb::CancelJobResponse { removed }))
     }
 
-    async fn run_job_now(&self, _: Request<pb::RunJobNowRequest>) -> Reply<pb::RunJobNowResponse> {
-        Err(status::not_implemented("RunJobNow"))
+    async fn run_job_now(
+        &self,
+        request: Request<pb::RunJobNowRequest>,
+    ) -> Reply<pb::RunJobNowResponse> {
+        let (id, queue) =
+            convert::run_job_now(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        self.broker.run_job_now(id, queue).await.map_err(status::status)?;
+        Ok(Response::new(pb::RunJobNowResponse {}))
     }
 
     async fn list_queues(
@@ -56,20 +69,31 @@ impl<S: Store> AdminService for AdminApi<S> {
 
     async fn pause_queue(
         &self,
-        _: Request<pb::PauseQueueRequest>,
+        request: Request<pb::PauseQueueRequest>,
     ) -> Reply<pb::PauseQueueResponse> {
-        Err(status::not_implemented("PauseQueue"))
+        let (queue, pause) =
+            convert::pause_queue(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        self.broker.pause_queue(queue, pause).await.map_err(status::status)?;
+        Ok(Response::new(pb::PauseQueueResponse {}))
     }
 
     async fn resume_queue(
         &self,
-        _: Request<pb::ResumeQueueRequest>,
+        request: Request<pb::ResumeQueueRequest>,
     ) -> Reply<pb::ResumeQueueResponse> {
-        Err(status::not_implemented("ResumeQueue"))
+        let queue =
+            convert::resume_queue(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        self.broker.resume_queue(queue).await.map_err(status::status)?;
+        Ok(Response::new(pb::ResumeQueueResponse {}))
     }
 
-    async fn get_stats(&self, _: Request<pb::GetStatsRequest>) -> Reply<pb::GetStatsResponse> {
-        Err(status::not_implemented("GetStats"))
+    async fn get_stats(
+        &self,
+        request: Request<pb::GetStatsRequest>,
+    ) -> Reply<pb::GetStatsResponse> {
+        let queue = convert::get_stats(self.broker.limits(), request.get_ref()).map_err(refused)?;
+        let stats = self.broker.get_stats(queue).await.map_err(status::status)?;
+        Ok(Response::new(convert::stats(stats)))
     }
 
     async fn get_dead_letter_stats(

@@ -10,6 +10,7 @@ pub enum Reason {
     JobNotFound,
     QueueNotFound,
     LeaseLost,
+    WrongState,
     AmbiguousJobId,
     KeyConflict,
     QueueFull,
@@ -22,12 +23,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidField,
         Self::BodyTooLarge,
         Self::JobNotFound,
         Self::QueueNotFound,
         Self::LeaseLost,
+        Self::WrongState,
         Self::AmbiguousJobId,
         Self::KeyConflict,
         Self::QueueFull,
@@ -79,6 +81,11 @@ impl Reason {
                 "LEASE_LOST",
                 FailedPrecondition,
                 "the lease has ended or been superseded; drop the work",
+            ),
+            Self::WrongState => (
+                "WRONG_STATE",
+                FailedPrecondition,
+                "the call does not fit the job's state, which the message names",
             ),
             Self::AmbiguousJobId => (
                 "AMBIGUOUS_JOB_ID",

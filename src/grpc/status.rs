@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     broker::{Error, Refusal},
+    domain::job::State,
     store::{Refused, StoreError},
 };
 use std::{collections::HashMap, time::Duration};
@@ -238,6 +239,17 @@ fn explain(refusal: &Refusal) -> Explanation {
                 .fact("queues", names)
         }
         Refusal::NotAdded(refused) => explain_refused(refused),
+        Refusal::WrongState { id, state } => {
+            let (name, advice) = match state {
+                State::Scheduled => ("SCHEDULED", "it waits for its time"),
+                State::Ready => ("READY", "it waits for a worker"),
+                State::Leased => ("LEASED", "a worker has it already"),
+                State::Completed => ("COMPLETED", "it is done"),
+                State::Dead => ("DEAD", "requeue it to run it again, or purge it to be rid of it"),
+            };
+            let message = format!("the job {id:?} is {name}: {advice}");
+            Explanation::new(Reason::WrongState, message).fact("job_id", id).fact("state", name)
+        }
     }
 }
 

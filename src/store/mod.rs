@@ -6,8 +6,10 @@
 //! the engine itself is unwell, and that nothing of the call was applied unless it says so.
 
 pub mod embedded;
+mod operator;
 mod view;
 
+pub use operator::*;
 pub use view::*;
 
 use crate::domain::{
@@ -42,10 +44,10 @@ pub trait Store: Send + Sync + 'static {
     fn settle(&self, ask: Ask, settlements: Settlements) -> impl Answer<Settled>;
 
     /// Takes back jobs whose claim was never answered. A lease that has ended, or that a later answer handed out again, is
-    /// passed over.
+    /// passed over; a job that was cancelled while it was out is removed.
     fn unclaim(&self, unanswered: Unanswered) -> impl Answer<()>;
 
-    /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
+    /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
 
     /// Sends dead letters back to work.
@@ -59,6 +61,27 @@ pub trait Store: Send + Sync + 'static {
 
     /// Queues by name, those after `after`.
     fn queues(&self, after: Option<QueueName>, limit: usize) -> impl Answer<Vec<QueueView>>;
+
+    /// The counters of one queue; of all together where none is named, forgotten ones included. `None`: no such queue.
+    fn stats(&self, queue: Option<QueueName>) -> impl Answer<Option<Stats>>;
+
+    /// Pauses a queue, in place of an earlier pause, or with `None` resumes it. A configured queue is made if need be.
+    fn pause(
+        &self,
+        ask: Ask,
+        queue: QueueName,
+        pause: Option<NewPause>,
+    ) -> impl Answer<Result<(), PauseRefused>>;
+
+    /// Removes a job that waits, or asks for the end of one that is out.
+    fn cancel(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> impl Answer<Result<Cancelled, JobRefused>>;
+
+    /// SCHEDULED → READY now; a READY one stays as it is.
+    fn run_now(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Result<(), JobRefused>>;
 
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
@@ -80,7 +103,7 @@ pub struct Ask {
 
 /// What a store tells while it works. Called after the commit; must return quickly.
 pub trait Listener: Send + Sync + 'static {
-    /// Something has become available: this queue could hand out so many jobs now.
+    /// Something has become available: this queue could hand out so many jobs now. Never told of one that is paused.
     fn available(&self, queue: &QueueName, jobs: usize);
 
     /// `sweep` has something to do at this time.

@@ -4,6 +4,7 @@ use crate::domain::{
     failure::Failure,
     ids::QueueName,
     job::{Attempt, DeadReason, Delivery, Progress, Spec, State},
+    pause::Pause,
     time::Timestamp,
 };
 
@@ -25,6 +26,8 @@ pub struct JobView {
     pub last_failure: Option<Failure>,
     /// READY jobs that go first, counted up to a bound.
     pub ahead: Option<Ahead>,
+    /// Of its queue; may be over.
+    pub pause: Option<Pause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +63,15 @@ pub struct QueueView {
     pub depths: Depths,
     pub totals: Totals,
     pub oldest_ready_at: Option<Timestamp>,
+    /// May be over.
+    pub pause: Option<Pause>,
 }
 
 impl QueueView {
     /// Of a queue that nobody has enqueued to yet.
     pub fn empty(name: QueueName) -> Self {
         let (depths, totals) = (Depths::default(), Totals::default());
-        Self { name, depths, totals, oldest_ready_at: None }
+        Self { name, depths, totals, oldest_ready_at: None, pause: None }
     }
 }
 
@@ -108,4 +113,83 @@ pub struct Totals {
     pub retention_expired: u64,
     pub moved_in: u64,
     pub moved_out: u64,
+}
+
+impl Totals {
+    /// How many counters there are.
+    pub const COUNT: usize = 14;
+
+    /// In the order of the fields.
+    pub fn values(&self) -> [u64; Self::COUNT] {
+        [
+            self.enqueued,
+            self.completed,
+            self.failed_attempts,
+            self.retries,
+            self.successful_retries,
+            self.retried_finished,
+            self.dead_lettered,
+            self.requeued,
+            self.lease_expired,
+            self.purged,
+            self.cancelled,
+            self.retention_expired,
+            self.moved_in,
+            self.moved_out,
+        ]
+    }
+
+    /// From [`Totals::values`].
+    pub fn of(values: [u64; Self::COUNT]) -> Self {
+        let [
+            enqueued,
+            completed,
+            failed_attempts,
+            retries,
+            successful_retries,
+            retried_finished,
+            dead_lettered,
+            requeued,
+            lease_expired,
+            purged,
+            cancelled,
+            retention_expired,
+            moved_in,
+            moved_out,
+        ] = values;
+        Self {
+            enqueued,
+            completed,
+            failed_attempts,
+            retries,
+            successful_retries,
+            retried_finished,
+            dead_lettered,
+            requeued,
+            lease_expired,
+            purged,
+            cancelled,
+            retention_expired,
+            moved_in,
+            moved_out,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        let (mut sum, other) = (self.values(), other.values());
+        for (sum, other) in sum.iter_mut().zip(other) {
+            *sum += other;
+        }
+        *self = Self::of(sum);
+    }
+}
+
+/// The counters of one queue, or of all queues that there ever were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub totals: Totals,
+    /// Jobs in any state now.
+    pub held: u64,
 }

@@ -83,11 +83,6 @@ async fn calls_of_a_later_version_name_themselves() {
         ("Work", queue.work(tokio_stream::empty()).await.err()),
         ("BreakerStatus", queue.breaker_status(pb::BreakerStatusRequest::default()).await.err()),
         ("ListJobs", admin.list_jobs(pb::ListJobsRequest::default()).await.err()),
-        ("CancelJob", admin.cancel_job(pb::CancelJobRequest::default()).await.err()),
-        ("RunJobNow", admin.run_job_now(pb::RunJobNowRequest::default()).await.err()),
-        ("PauseQueue", admin.pause_queue(pb::PauseQueueRequest::default()).await.err()),
-        ("ResumeQueue", admin.resume_queue(pb::ResumeQueueRequest::default()).await.err()),
-        ("GetStats", admin.get_stats(pb::GetStatsRequest::default()).await.err()),
         (
             "GetDeadLetterStats",
             admin.get_dead_letter_stats(pb::GetDeadLetterStatsRequest::default()).await.err(),

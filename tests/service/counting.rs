@@ -7,9 +7,9 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, StoreError, Sweep,
-        Swept, Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
+        JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept, Unanswered,
     },
 };
 use tokio::sync::watch;
@@ -93,6 +93,35 @@ impl<S: Store> Store for Counting<S> {
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
         self.inner.queues(after, limit).await
+    }
+
+    async fn pause(
+        &self,
+        ask: Ask,
+        queue: QueueName,
+        pause: Option<NewPause>,
+    ) -> Result<Result<(), PauseRefused>, StoreError> {
+        self.inner.pause(ask, queue, pause).await
+    }
+
+    async fn cancel(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<Cancelled, JobRefused>, StoreError> {
+        self.inner.cancel(id, queue).await
+    }
+
+    async fn run_now(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<(), JobRefused>, StoreError> {
+        self.inner.run_now(id, queue).await
+    }
+
+    async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {
+        self.inner.stats(queue).await
     }
 
     fn health(&self) -> Health {

@@ -180,6 +180,12 @@ impl Server {
         inner(self.admin().list_queues(request).await).unwrap().queues
     }
 
+    /// The totals of one queue; of all where its name is empty.
+    pub(crate) async fn stats(&self, queue: &str) -> Result<pb::GetStatsResponse, Status> {
+        let request = pb::GetStatsRequest { queue: queue.into() };
+        inner(self.admin().get_stats(request).await)
+    }
+
     /// Claims the one job that must be there.
     pub(crate) async fn take(&self, queue: &str) -> pb::Job {
         self.take_by(claim(queue)).await

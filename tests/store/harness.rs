@@ -12,10 +12,10 @@ use redrive::{
     },
     env::{Clock, ManualClock},
     store::{
-        Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
-        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
-        Unanswered,
+        Ack, Acked, Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice,
+        Delivered, Depths, Enqueued, Extend, Extended, Idle, JobRefused, JobView, LeaseLost,
+        Listener, Nack, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Stats, Store, Sweep, Swept, Unanswered,
         embedded::{Embedded, Options},
     },
 };
@@ -380,6 +380,52 @@ impl<S: Engine> Harness<S> {
         let mut views = self.views(id).await;
         assert_eq!(views.len(), 1, "{id} is there once");
         views.remove(0)
+    }
+
+    pub(crate) async fn pause(
+        &self,
+        name: &str,
+        duration: Option<Duration>,
+    ) -> Result<(), PauseRefused> {
+        let pause = NewPause { duration, reason: "why not".into() };
+        let done = self.store().pause(self.ask(), queue(name), Some(pause)).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn resume(&self, name: &str) -> Result<(), PauseRefused> {
+        let done = self.store().pause(self.ask(), queue(name), None).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn cancel(&self, id: &str) -> Result<Cancelled, JobRefused> {
+        self.cancel_in(JobId::parse(id), None).await
+    }
+
+    pub(crate) async fn cancel_in(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Cancelled, JobRefused> {
+        let done = self.store().cancel(id, queue).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn run_now(&self, id: &str) -> Result<(), JobRefused> {
+        self.run_now_in(JobId::parse(id), None).await
+    }
+
+    pub(crate) async fn run_now_in(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<(), JobRefused> {
+        let done = self.store().run_now(id, queue).await;
+        done.expect("the store is well")
+    }
+
+    pub(crate) async fn stats(&self, name: Option<&str>) -> Option<Stats> {
+        let stats = self.store().stats(name.map(queue)).await;
+        stats.expect("the store is well")
     }
 
     pub(crate) async fn queues(&self) -> Vec<QueueView> {

@@ -16,7 +16,7 @@ use redrive::{
         job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
     },
-    store::{Claim, Deaths, Requeue, RequeueRefused, Which, embedded::Embedded},
+    store::{Claim, Deaths, JobRefused, Requeue, RequeueRefused, Which, embedded::Embedded},
 };
 use std::marker::PhantomData;
 
@@ -34,6 +34,14 @@ struct Machine<S>(PhantomData<S>);
 
 fn own(id: u8) -> JobId {
     JobId::parse(&format!("own-{id}"))
+}
+
+/// In which order the queues of an ambiguous id are named is nobody's promise.
+fn in_order(mut refused: JobRefused) -> JobRefused {
+    if let JobRefused::Ambiguous { queues } = &mut refused {
+        queues.sort();
+    }
+    refused
 }
 
 impl<S: Engine> Real<S> {
@@ -123,6 +131,20 @@ impl<S: Engine> Real<S> {
                     ..self.requeue_of(model, queue, &pick, overflow)
                 };
                 self.requeue(requeue, expected).await;
+            }
+            (Op::Pause { queue, duration }, _) => {
+                self.h.pause(name(queue).as_str(), duration).await.expect("it is configured");
+            }
+            (Op::Resume(queue), _) => {
+                self.h.resume(name(queue).as_str()).await.expect("it is configured");
+            }
+            (Op::Cancel { id, queue }, Answer::Cancelled(expected)) => {
+                let done = self.h.cancel_in(self.id(id), queue.map(name)).await;
+                assert_eq!(done.map_err(in_order), *expected);
+            }
+            (Op::RunNow { id, queue }, Answer::Ran(expected)) => {
+                let done = self.h.run_now_in(self.id(id), queue.map(name)).await;
+                assert_eq!(done.map_err(in_order), *expected);
             }
             (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
                 let swept = self.h.sweep().await;
@@ -227,6 +249,7 @@ impl<S: Engine> Real<S> {
                     .filter(|job| job.queue == *number && job.state() == state)
                     .count() as u64
             };
+            assert_eq!(view.pause.as_ref().map(|pause| pause.until), queue.paused);
             let d = view.depths;
             assert_eq!([d.ready, d.scheduled], [count(State::Ready), count(State::Scheduled)]);
             assert_eq!(

@@ -74,6 +74,19 @@ pub(crate) enum Op {
         keep_attempts: bool,
         dry_run: bool,
     },
+    Pause {
+        queue: usize,
+        duration: Option<Duration>,
+    },
+    Resume(usize),
+    Cancel {
+        id: Id,
+        queue: Option<usize>,
+    },
+    RunNow {
+        id: Id,
+        queue: Option<usize>,
+    },
     Sweep,
     Advance(Duration),
     JumpWall(i64),
@@ -184,6 +197,13 @@ fn requeue(made: usize) -> impl Strategy<Value = Op> {
         })
 }
 
+/// One job, more often than not one that is there.
+fn meant(model: &Model) -> impl Strategy<Value = (Id, Option<usize>)> + use<> {
+    let mut ids: Vec<Id> = model.jobs.values().map(|job| job.id).collect();
+    ids.extend((0..4).map(Id::Own));
+    (select(ids), prop::option::weighted(0.5, 0..QUEUES))
+}
+
 impl ReferenceStateMachine for Model {
     type State = Model;
     type Transition = Op;
@@ -207,6 +227,11 @@ impl ReferenceStateMachine for Model {
             6 => claim,
             4 => requeue(model.made),
             3 => Just(Op::Sweep),
+            1 => (0..QUEUES, prop::option::weighted(0.7, durations()))
+                .prop_map(|(queue, duration)| Op::Pause { queue, duration }),
+            1 => (0..QUEUES).prop_map(Op::Resume),
+            2 => meant(model).prop_map(|(id, queue)| Op::Cancel { id, queue }),
+            1 => meant(model).prop_map(|(id, queue)| Op::RunNow { id, queue }),
             4 => durations().prop_map(Op::Advance),
             1 => (-7200i64..7200).prop_map(Op::JumpWall),
             1 => prop::bool::weighted(0.3).prop_map(|reboot| Op::Reopen { reboot }),

@@ -94,7 +94,7 @@ pub(in crate::grpc) fn queues_page(
 }
 
 fn queue_out(report: &QueueReport) -> pb::Queue {
-    let depths = &report.view.depths;
+    let (depths, pause) = (&report.view.depths, report.view.pause.as_ref());
     pb::Queue {
         name: report.view.name.as_str().to_owned(),
         ready: count(depths.ready),
@@ -103,6 +103,9 @@ fn queue_out(report: &QueueReport) -> pb::Queue {
         dead: count(depths.dead),
         overflow: count(depths.overflow),
         oldest_ready_age: report.view.oldest_ready_at.map(|at| duration_out(report.now.since(at))),
+        paused: pause.is_some(),
+        paused_reason: pause.map(|pause| pause.reason.clone()).unwrap_or_default(),
+        paused_until: pause.and_then(|pause| pause.until).map(timestamp_out),
         breaker: pb::BreakerState::Closed.into(),
         policy: Some(policy_out(&report.policy)),
         ..pb::Queue::default()
@@ -154,6 +157,7 @@ mod tests {
             depths: Depths { ready, ..Depths::default() },
             totals: Totals::default(),
             oldest_ready_at: Some(Timestamp::from_millis(1_000)),
+            pause: None,
         };
         QueueReport { view, policy: RetryPolicy::default(), now: Timestamp::from_millis(3_500) }
     }

@@ -12,9 +12,11 @@ mod enqueue;
 mod failure;
 mod job;
 mod json;
+mod operate;
 mod page_token;
 mod policy;
 mod settle;
+mod stats;
 mod time;
 
 pub(super) use admin::{explain_request, explained, get_job, job_info, list_queues, queues_page};
@@ -23,7 +25,9 @@ pub(super) use check::{Invalid, Violation};
 pub(super) use claim::{claim, claim_response};
 pub(super) use dead_letters::{dead_letters_page, list_dead_letters, requeue, requeue_response};
 pub(super) use enqueue::{enqueue, enqueue_batch_response, enqueued, trace_headers};
+pub(super) use operate::{cancel_job, pause_queue, resume_queue, run_job_now};
 pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
+pub(super) use stats::{get_stats, stats};
 pub(super) use time::{caller_patience, duration_out, timestamp_out};
 
 use crate::domain::{limits::Limits, settings::Settings, time::Timestamp};

@@ -23,6 +23,7 @@ fn all_refusals() -> Vec<Refusal> {
         Refusal::NotAdded(Refused::IdAndKeyDiffer),
         Refusal::NotAdded(Refused::QueueFull { limit: 10 }),
         Refusal::NotAdded(Refused::TooManyQueues { limit: 10_000 }),
+        Refusal::WrongState { id: "order-17".into(), state: State::Dead },
     ];
     for refusal in &all {
         match refusal {
@@ -32,6 +33,7 @@ fn all_refusals() -> Vec<Refusal> {
             | Refusal::QueueNotFound { .. }
             | Refusal::LeaseLost
             | Refusal::AmbiguousJobId { .. }
+            | Refusal::WrongState { .. }
             | Refusal::NotAdded(
                 Refused::IdTaken
                 | Refused::KeyTaken
@@ -95,6 +97,7 @@ fn reasons_and_codes_are_those_of_the_contract() {
         (Code::AlreadyExists, "KEY_CONFLICT"),
         (Code::ResourceExhausted, "QUEUE_FULL"),
         (Code::ResourceExhausted, "TOO_MANY_QUEUES"),
+        (Code::FailedPrecondition, "WRONG_STATE"),
         (Code::Unavailable, "STORE_UNAVAILABLE"),
         (Code::Unavailable, "DISK_LOW"),
         (Code::ResourceExhausted, "OVERLOADED"),

@@ -139,6 +139,9 @@ impl Writer<'_> {
         most: usize,
         basket: &mut Basket<'_>,
     ) -> Result<(), Failure> {
+        if self.memory.queue(queue).is_none_or(|queue| queue.is_paused(self.now)) {
+            return Ok(());
+        }
         let mut most = most.min(basket.room());
         while most > 0 && !self.leases_are_full() {
             let firsts = self.first_ready(queue, most)?;
@@ -342,6 +345,9 @@ impl Writer<'_> {
         let queue = self.memory.find(&share.queue).and_then(|number| self.memory.queue(number));
         let (reason, until) = match queue {
             None => (IdleReason::NoSuchQueue, None),
+            Some(queue) if queue.is_paused(self.now) => {
+                (IdleReason::Paused, queue.pause.as_ref().and_then(|pause| pause.until))
+            }
             Some(queue) if queue.depths.ready > 0 && self.leases_are_full() => {
                 (IdleReason::Limited, None)
             }

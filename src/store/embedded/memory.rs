@@ -2,7 +2,7 @@
 //! what happens after a transaction that failed.
 
 use crate::{
-    domain::{ids::QueueName, job::Delivery, lease::Lease, time::Timestamp},
+    domain::{ids::QueueName, job::Delivery, lease::Lease, pause::Pause, time::Timestamp},
     store::{Depths, Totals},
 };
 use rusqlite::{Connection, Row};
@@ -26,10 +26,17 @@ pub(super) struct QueueState {
     pub(super) totals: Totals,
     /// The earliest of its scheduled jobs.
     pub(super) next_due: Option<Timestamp>,
+    pub(super) pause: Option<Pause>,
     /// This transaction made a job available to claims.
     pub(super) made_available: bool,
     /// Has to be written with this transaction.
     pub(super) changed: bool,
+}
+
+impl QueueState {
+    pub(super) fn is_paused(&self, now: Timestamp) -> bool {
+        self.pause.as_ref().is_some_and(|pause| pause.holds(now))
+    }
 }
 
 /// What the claim knew about a job, so that the Ack need not look.
@@ -187,6 +194,13 @@ impl Leases {
         }
     }
 
+    /// Something new is known about a job that is out.
+    pub(super) fn mark(&mut self, number: u64, bit: i64) {
+        if let Some(held) = self.by_number.get_mut(&number) {
+            held.traits.0 |= bit;
+        }
+    }
+
     pub(super) fn of_request(&self, request: &str) -> Vec<u64> {
         self.by_request.get(request).cloned().unwrap_or_default()
     }
@@ -206,6 +220,8 @@ pub(super) struct Memory {
     by_name: HashMap<QueueName, QueueNumber>,
     /// Queues with scheduled jobs by when the first of them is due.
     dues: BTreeSet<(Timestamp, QueueNumber)>,
+    /// Paused queues by when they go on by themselves.
+    pause_ends: BTreeSet<(Timestamp, QueueNumber)>,
     changed: Vec<QueueNumber>,
     /// Queues that have work left, to be told of after the commit.
     left: Vec<QueueNumber>,
@@ -232,6 +248,9 @@ impl Memory {
             let queue = read_queue(row)?.ok_or_else(damaged_name)?;
             memory.by_name.insert(queue.name.clone(), queue.number);
             memory.queues.insert(queue.number, queue);
+        }
+        for (queue, pause) in super::pause::all(connection)? {
+            memory.set_pause(queue, Some(pause));
         }
         let mut leases = connection.prepare(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
@@ -271,6 +290,7 @@ impl Memory {
             depths: Depths::default(),
             totals: Totals::default(),
             next_due: None,
+            pause: None,
             made_available: false,
             changed: false,
         };
@@ -325,6 +345,7 @@ impl Memory {
         for number in self.left.drain(..) {
             if let Some(queue) = self.queues.get(&number)
                 && queue.depths.ready > 0
+                && !queue.is_paused(now)
             {
                 tell(&queue.name, queue.depths.ready as usize);
             }
@@ -357,6 +378,25 @@ impl Memory {
         self.dues.first().copied()
     }
 
+    pub(super) fn set_pause(&mut self, number: QueueNumber, pause: Option<Pause>) {
+        let Some(queue) = self.queues.get_mut(&number) else {
+            return;
+        };
+        let end = |pause: &Option<Pause>| pause.as_ref().and_then(|pause| pause.until);
+        if let Some(before) = end(&queue.pause) {
+            self.pause_ends.remove(&(before, number));
+        }
+        if let Some(until) = end(&pause) {
+            self.pause_ends.insert((until, number));
+        }
+        queue.pause = pause;
+    }
+
+    /// The pause that ends first.
+    pub(super) fn first_pause_end(&self) -> Option<(Timestamp, QueueNumber)> {
+        self.pause_ends.first().copied()
+    }
+
     pub(super) fn deadline_at(&mut self, at: Timestamp) {
         if self.next_deadline.is_none_or(|next| at < next) {
             self.next_deadline = Some(at);
@@ -366,7 +406,8 @@ impl Memory {
     /// When time next makes something due.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let due = self.first_due().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline].into_iter().flatten().min()
+        let pause = self.first_pause_end().map(|(at, _)| at);
+        [due, self.leases.next_look(), self.next_deadline, pause].into_iter().flatten().min()
     }
 }
 
@@ -406,26 +447,21 @@ pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> 
             dead: number(9)?,
             overflow: number(10)?,
         },
-        totals: Totals {
-            enqueued: number(11)?,
-            completed: number(12)?,
-            failed_attempts: number(13)?,
-            retries: number(14)?,
-            successful_retries: number(15)?,
-            retried_finished: number(16)?,
-            dead_lettered: number(17)?,
-            requeued: number(18)?,
-            lease_expired: number(19)?,
-            purged: number(20)?,
-            cancelled: number(21)?,
-            retention_expired: number(22)?,
-            moved_in: number(23)?,
-            moved_out: number(24)?,
-        },
+        totals: read_totals(row, 11)?,
         next_due: None,
+        pause: None,
         made_available: false,
         changed: false,
     }))
+}
+
+/// Totals as they stand in a row, from this column on.
+pub(super) fn read_totals(row: &Row<'_>, first: usize) -> rusqlite::Result<Totals> {
+    let mut values = [0; Totals::COUNT];
+    for (column, value) in values.iter_mut().enumerate() {
+        *value = unsigned(row, first + column)?;
+    }
+    Ok(Totals::of(values))
 }
 
 pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {

@@ -11,12 +11,15 @@ mod disk;
 mod enqueue;
 mod lookup;
 mod memory;
+mod operate;
+mod pause;
 mod places;
 mod read;
 mod requeue;
 mod schema;
 mod settle;
 mod statements;
+mod stats;
 mod sweep;
 mod writer;
 
@@ -29,9 +32,10 @@ use crate::{
     },
     env::Clock,
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
-        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store,
-        StoreError, Sweep, Swept, Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
+        JobRefused, JobView, Listener, NewPause, PauseRefused, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
+        Unanswered,
     },
 };
 use disk::Disk;
@@ -308,6 +312,44 @@ impl Store for Embedded {
         limit: usize,
     ) -> Result<Vec<QueueView>, StoreError> {
         self.read(move |connection| read::queues(connection, after.as_ref(), limit)).await
+    }
+
+    async fn pause(
+        &self,
+        ask: Ask,
+        queue: QueueName,
+        pause: Option<NewPause>,
+    ) -> Result<Result<(), PauseRefused>, StoreError> {
+        match self.write(Command::Pause(ask, queue, pause)).await? {
+            Answer::Pause(paused) => Ok(paused),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn cancel(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<Cancelled, JobRefused>, StoreError> {
+        match self.write(Command::Cancel(id, queue)).await? {
+            Answer::Cancel(cancelled) => Ok(cancelled),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn run_now(
+        &self,
+        id: JobId,
+        queue: Option<QueueName>,
+    ) -> Result<Result<(), JobRefused>, StoreError> {
+        match self.write(Command::RunNow(id, queue)).await? {
+            Answer::RunNow(done) => Ok(done),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {
+        self.read(move |connection| stats::stats(connection, queue.as_ref())).await
     }
 
     fn health(&self) -> Health {

@@ -2,7 +2,8 @@
 
 use super::{
     codec, lookup,
-    memory::{QueueNumber, read_lease, read_queue, timestamp, unsigned},
+    memory::{QueueNumber, Traits, read_lease, read_queue, timestamp, unsigned},
+    pause,
     places::{Tie, read_body},
 };
 use crate::{
@@ -33,7 +34,7 @@ pub(super) fn number_of(
 }
 
 /// Every job of this id: the one that the id's own number leads to, and those whose callers chose it.
-fn numbers_of(connection: &Connection, id: &JobId) -> Result<Vec<(u64, QueueNumber)>> {
+pub(super) fn numbers_of(connection: &Connection, id: &JobId) -> Result<Vec<(u64, QueueNumber)>> {
     let mut found = Vec::new();
     if let Some(number) = id.number() {
         let mut job =
@@ -127,11 +128,12 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
     }
     let mut progress = progress(connection, number)?;
     let lease = lease(connection, number)?;
-    if let Some((delivery, checkpoint)) = &lease {
+    if let Some(Running { delivery, checkpoint, cancel_requested }) = &lease {
+        progress.cancel_requested |= cancel_requested;
         progress.deliveries = delivery.lease.delivery;
         progress.checkpoint = checkpoint.clone().unwrap_or(progress.checkpoint);
     }
-    let delivery = lease.map(|(delivery, _)| delivery);
+    let delivery = lease.map(|lease| lease.delivery);
     let (first, last) = failures(connection, number)?;
     let attempts = attempts(connection, number, first.as_ref(), last.as_ref())?;
     let ahead = match found.state {
@@ -155,6 +157,7 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         attempts,
         last_failure: last,
         ahead,
+        pause: pause::of(connection, found.queue)?,
     }))
 }
 
@@ -166,8 +169,14 @@ fn progress(connection: &Connection, number: u64) -> Result<Progress> {
     Ok(record.and_then(|record| codec::read_progress(&record).ok()).unwrap_or_default())
 }
 
-/// The delivery that runs, and what it has saved so far.
-fn lease(connection: &Connection, number: u64) -> Result<Option<(Delivery, Option<String>)>> {
+/// A job that is out: its delivery, what that has saved so far, and whether somebody cancelled it meanwhile.
+struct Running {
+    delivery: Delivery,
+    checkpoint: Option<String>,
+    cancel_requested: bool,
+}
+
+fn lease(connection: &Connection, number: u64) -> Result<Option<Running>> {
     connection
         .prepare_cached(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
@@ -175,7 +184,12 @@ fn lease(connection: &Connection, number: u64) -> Result<Option<(Delivery, Optio
         )?
         .query_row([number.cast_signed()], |row| {
             let worker: Option<String> = row.get(11)?;
-            Ok((read_lease(row)?.delivery(worker.unwrap_or_default()), row.get(12)?))
+            let held = read_lease(row)?;
+            Ok(Running {
+                cancel_requested: held.traits.has(Traits::CANCEL_REQUESTED),
+                delivery: held.delivery(worker.unwrap_or_default()),
+                checkpoint: row.get(12)?,
+            })
         })
         .optional()
 }
@@ -374,11 +388,13 @@ pub(super) fn queues(
             continue;
         };
         let oldest_ready_at = oldest_ready(&moment, queue.number)?;
+        let pause = pause::of(&moment, queue.number)?;
         views.push(QueueView {
             name: queue.name,
             depths: queue.depths,
             totals: queue.totals,
             oldest_ready_at,
+            pause,
         });
     }
     Ok(views)

@@ -35,6 +35,16 @@ CREATE TABLE queues (
     moved_in INTEGER NOT NULL DEFAULT 0, moved_out INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
+-- One row: the totals of queues that were forgotten, so that the totals of all never go back. Columns as in `queues`.
+CREATE TABLE forgotten (
+    enqueued INTEGER NOT NULL, completed INTEGER NOT NULL, failed_attempts INTEGER NOT NULL,
+    retries INTEGER NOT NULL, successful_retries INTEGER NOT NULL, retried_finished INTEGER NOT NULL,
+    dead_lettered INTEGER NOT NULL, requeued INTEGER NOT NULL, lease_expired INTEGER NOT NULL,
+    purged INTEGER NOT NULL, cancelled INTEGER NOT NULL, retention_expired INTEGER NOT NULL,
+    moved_in INTEGER NOT NULL, moved_out INTEGER NOT NULL
+) STRICT;
+INSERT INTO forgotten VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+
 -- What never changes about a job: see codec.rs for the head, which ends with a CRC32C over head and body.
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY, queue INTEGER NOT NULL, head BLOB NOT NULL, body ANY
@@ -84,6 +94,11 @@ CREATE TABLE dead (
     overflow INTEGER NOT NULL, reason INTEGER NOT NULL, died_at INTEGER NOT NULL, context TEXT NOT NULL,
     PRIMARY KEY (queue, death)
 ) STRICT, WITHOUT ROWID;
+
+-- Queues that hand out nothing. until: when it ends by itself.
+CREATE TABLE pauses (
+    queue INTEGER PRIMARY KEY, until INTEGER, reason TEXT NOT NULL
+) STRICT;
 
 -- Only where used: callers' own ids, idempotency keys (free_at: when a finished job's key is free), deadlines.
 CREATE TABLE ids (

@@ -239,6 +239,10 @@ impl Writer<'_> {
         let progress = self.progress_under(&held)?;
         self.end_lease(lease.number, queue)?;
         let place = Place::of(queue, lease.number, &spec, true);
+        if progress.cancel_requested {
+            // Nobody ever had it, so it was waiting when it was cancelled.
+            return self.remove_cancelled(&place, &spec, &progress);
+        }
         let state = self.wait(&place, held.ready_at)?;
         self.save_progress(lease.number, state, held.ready_at, 0, &progress)?;
         self.watch_deadline(lease.number, progress.deadline(spec.expires_at))

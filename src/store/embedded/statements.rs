@@ -28,6 +28,16 @@ statements! {
         retried_finished = ?16, dead_lettered = ?17, requeued = ?18, lease_expired = ?19, purged = ?20, \
         cancelled = ?21, retention_expired = ?22, moved_in = ?23, moved_out = ?24 WHERE queue = ?1";
 
+    save_pause: "INSERT OR REPLACE INTO pauses VALUES (?1, ?2, ?3)";
+    delete_pause: "DELETE FROM pauses WHERE queue = ?1";
+
+    remember_totals: "UPDATE forgotten SET enqueued = enqueued + ?1, completed = completed + ?2, \
+        failed_attempts = failed_attempts + ?3, retries = retries + ?4, \
+        successful_retries = successful_retries + ?5, retried_finished = retried_finished + ?6, \
+        dead_lettered = dead_lettered + ?7, requeued = requeued + ?8, lease_expired = lease_expired + ?9, \
+        purged = purged + ?10, cancelled = cancelled + ?11, retention_expired = retention_expired + ?12, \
+        moved_in = moved_in + ?13, moved_out = moved_out + ?14";
+
     insert_job: "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4)";
     move_job: "UPDATE jobs SET queue = ?2 WHERE number = ?1";
     delete_job: "DELETE FROM jobs WHERE number = ?1";
@@ -49,6 +59,7 @@ statements! {
     delete_lease: "DELETE FROM leases WHERE number = ?1";
     extend_lease: "UPDATE leases SET expires_at = ?2, checkpoint = coalesce(?3, checkpoint) \
         WHERE number = ?1";
+    mark_lease: "UPDATE leases SET traits = traits | ?2 WHERE number = ?1";
     lease_texts: "SELECT worker, checkpoint FROM leases WHERE number = ?1";
 
     save_progress: "INSERT INTO progress VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (number) \

@@ -2,17 +2,12 @@
 
 use super::{
     memory::{QueueNumber, timestamp, unsigned},
+    operate::Waiting,
     places::{Place, Tie},
     writer::{Failure, Writer},
 };
 use crate::{
-    domain::{
-        chance::Dice,
-        job::{DeadReason, State},
-        settings::Settings,
-        time::Timestamp,
-        verdict::Ending,
-    },
+    domain::{chance::Dice, job::DeadReason, settings::Settings, time::Timestamp, verdict::Ending},
     store::{Ask, ExpiredLease, Sweep, Swept},
 };
 use std::time::Duration;
@@ -36,6 +31,7 @@ impl Writer<'_> {
         {
             swept.promoted += self.promote(queue, PROMOTIONS_MAX - swept.promoted)?;
         }
+        self.end_pauses()?;
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
         self.pass_deadlines(ask)?;
         if self.now.since(self.last_tidied) >= TIDY_EVERY {
@@ -134,33 +130,12 @@ impl Writer<'_> {
         drop(rows);
         for (at, number) in passed {
             self.sql.delete_deadline.execute((at, number.cast_signed()))?;
-            let Some(found) = super::lookup::place(self.connection, number)? else {
+            let Some(waiting) = self.waiting(number)? else {
                 continue;
             };
-            if !matches!(found.state, State::Ready | State::Scheduled) {
-                continue;
-            }
-            let Some((spec, queue)) = self.read_head(number)? else {
-                continue;
-            };
-            let progress = self.read_progress(number)?;
-            let mut place = Place::of(queue, number, &spec, progress.is_some());
-            let (mut at, mut state) = (found.at, found.state);
-            if state == State::Ready && !super::lookup::is_ready(self.connection, &place, at)? {
-                // Its head is damaged and lies about its place.
-                let Some(found) = super::lookup::search(self.connection, number)? else {
-                    continue;
-                };
-                (place, at, state) = found;
-            }
-            let progress = progress.unwrap_or_default();
-            if state == State::Ready {
-                self.take_ready(&place, at)?;
-            } else {
-                self.take_scheduled(&place, at)?;
-                self.refresh_due(queue)?;
-            }
-            let name = self.memory.queue(queue).map(|queue| queue.name.clone());
+            self.take_waiting(&waiting)?;
+            let Waiting { place, spec, progress, .. } = waiting;
+            let name = self.memory.queue(place.queue).map(|queue| queue.name.clone());
             if let Some(name) = name {
                 let settings = ask.settings.queue(&name).clone();
                 let reason = DeadReason::Expired;
@@ -193,11 +168,13 @@ impl Writer<'_> {
                 queue.depths.held() == 0
                     && queue.finished_keys == 0
                     && self.now.since(queue.used_at) >= QUEUE_FORGOTTEN_AFTER
+                    && queue.pause.is_none()
                     && !settings.queues.contains_key(&queue.name)
             })
             .map(|queue| queue.number)
             .collect();
         for queue in unused {
+            self.remember_totals(queue)?;
             self.sql.forget_queue.execute([queue])?;
             self.memory.forget_queue(queue);
         }

@@ -5,12 +5,14 @@
 use super::{Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
+        ids::{JobId, QueueName},
         store_clock::{Kept, Reading, StoreClock},
         time::Timestamp,
     },
     store::{
-        Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Refused, Requeue, RequeueRefused,
-        Requeued, Settled, Settlements, StoreError, Sweep, Swept, Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadNotice, Enqueued, JobRefused, Listener, NewPause,
+        PauseRefused, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError,
+        Sweep, Swept, Unanswered,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -52,6 +54,9 @@ pub(super) enum Command {
     Unclaim(Unanswered),
     Sweep(Ask, Sweep),
     Requeue(Ask, Requeue),
+    Pause(Ask, QueueName, Option<NewPause>),
+    Cancel(JobId, Option<QueueName>),
+    RunNow(JobId, Option<QueueName>),
     /// No more calls after this one.
     Close,
 }
@@ -67,6 +72,9 @@ pub(super) enum Answer {
     Settle(Settled),
     Sweep(Swept),
     Requeue(Result<Requeued, RequeueRefused>),
+    Pause(Result<(), PauseRefused>),
+    Cancel(Result<Cancelled, JobRefused>),
+    RunNow(Result<(), JobRefused>),
     Done,
 }
 
@@ -256,6 +264,9 @@ impl<'c> Writer<'c> {
             }
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
             Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
+            Command::Pause(ask, queue, pause) => Answer::Pause(self.pause(&ask, &queue, pause)?),
+            Command::Cancel(id, queue) => Answer::Cancel(self.cancel(&id, queue.as_ref())?),
+            Command::RunNow(id, queue) => Answer::RunNow(self.run_now(&id, queue.as_ref())?),
             Command::Close => {
                 // Nobody remembers them after this.
                 for (lease, _) in self.memory.leases.abandoned() {
@@ -269,7 +280,7 @@ impl<'c> Writer<'c> {
     /// What is written once per transaction: store time, and each queue that changed.
     fn save(&mut self) -> Result<(), Failure> {
         for queue in self.memory.changed() {
-            let (d, t) = (&queue.depths, &queue.totals);
+            let d = &queue.depths;
             let columns = [
                 queue.number.cast_unsigned(),
                 self.now.millis(),
@@ -281,22 +292,8 @@ impl<'c> Writer<'c> {
                 d.completed,
                 d.dead,
                 d.overflow,
-                t.enqueued,
-                t.completed,
-                t.failed_attempts,
-                t.retries,
-                t.successful_retries,
-                t.retried_finished,
-                t.dead_lettered,
-                t.requeued,
-                t.lease_expired,
-                t.purged,
-                t.cancelled,
-                t.retention_expired,
-                t.moved_in,
-                t.moved_out,
             ];
-            let columns = columns.map(u64::cast_signed);
+            let columns = columns.into_iter().chain(queue.totals.values()).map(u64::cast_signed);
             self.sql.save_queue.execute(rusqlite::params_from_iter(columns))?;
         }
         Ok(self.save_clock()?)

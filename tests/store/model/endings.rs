@@ -108,7 +108,8 @@ impl Model {
         let number = self.opens(lease).ok_or(LeaseLost)?;
         let longest = self.settings(self.jobs[&number].queue).max_run_time;
         let now = self.now;
-        let Some(Job { place: Place::Leased(out), .. }) = self.jobs.get_mut(&number) else {
+        let Some(Job { place: Place::Leased(out), progress, .. }) = self.jobs.get_mut(&number)
+        else {
             return Err(LeaseLost);
         };
         let asked = now.after(duration.unwrap_or(out.delivery.duration));
@@ -118,7 +119,8 @@ impl Model {
         if !checkpoint.is_empty() {
             out.checkpoint = checkpoint.to_owned();
         }
-        Ok(Extended { expires_at: delivery.expires_at, cancel_requested: false })
+        let cancel_requested = progress.cancel_requested;
+        Ok(Extended { expires_at: delivery.expires_at, cancel_requested })
     }
 
     pub(super) fn unclaim(&mut self, lease: usize) -> Answer {
@@ -127,6 +129,9 @@ impl Model {
             && let Place::Leased(out) = &job.place
         {
             job.place = Place::Ready(out.ready_at);
+            if job.progress.cancel_requested {
+                self.remove_cancelled(number);
+            }
         }
         Answer::Nothing
     }
@@ -225,6 +230,7 @@ impl Model {
     /// Promotions, then ended leases, then deadlines; each in the order of their times.
     pub(super) fn sweep(&mut self) -> Answer {
         let promoted = self.promote(None);
+        self.end_pauses();
         let (mut expired, mut dead) = (Vec::new(), Vec::new());
         let mut over: Vec<_> = self
             .jobs

@@ -3,6 +3,7 @@
 //! What becomes of a failed delivery is `domain::verdict`'s to say here as there; everything around it is not shared.
 
 mod endings;
+mod operate;
 mod work;
 
 use crate::steps::{Op, name};
@@ -15,7 +16,9 @@ use redrive::{
         time::Timestamp,
     },
     env::{Clock, ManualClock},
-    store::{Acked, Extended, IdleReason, LeaseLost, Refused, SkipReason, Totals},
+    store::{
+        Acked, Cancelled, Extended, IdleReason, JobRefused, LeaseLost, Refused, SkipReason, Totals,
+    },
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -107,6 +110,8 @@ struct Holder {
 pub(crate) struct Queue {
     pub(crate) totals: Totals,
     deaths: u64,
+    /// Until when, if it has an end; it may be over.
+    pub(crate) paused: Option<Option<Timestamp>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +126,8 @@ pub(crate) struct Added {
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Nothing,
+    Cancelled(Result<Cancelled, JobRefused>),
+    Ran(Result<(), JobRefused>),
     Enqueued(Vec<Result<Added, Refused>>),
     Claimed {
         jobs: Vec<usize>,
@@ -202,6 +209,10 @@ impl Model {
             Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
                 self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
             }
+            Op::Pause { queue, duration } => self.pause(*queue, *duration),
+            Op::Resume(queue) => self.resume(*queue),
+            Op::Cancel { id, queue } => Answer::Cancelled(self.cancel(*id, *queue)),
+            Op::RunNow { id, queue } => Answer::Ran(self.run_now(*id, *queue)),
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");

@@ -141,6 +141,7 @@ impl Model {
             let mut given = 0;
             while jobs.len() < max_jobs
                 && given < most
+                && !self.is_paused(queue)
                 && let Some(number) = self.first_ready(queue)
             {
                 if self.jobs[&number].is_overdue(self.now) {
@@ -194,6 +195,10 @@ impl Model {
     pub(super) fn idle(&self, queue: usize) -> (IdleReason, Option<Timestamp>) {
         if !self.queues.contains_key(&queue) {
             return (IdleReason::NoSuchQueue, None);
+        }
+        if self.is_paused(queue) {
+            let until = self.queues.get(&queue).and_then(|queue| queue.paused);
+            return (IdleReason::Paused, until.flatten());
         }
         let due = self
             .jobs

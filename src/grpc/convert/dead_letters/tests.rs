@@ -48,6 +48,7 @@ fn dead(number: u64, body: usize) -> JobView {
         attempts: Vec::new(),
         last_failure: Some(Failure::new("Timeout", "too slow")),
         ahead: None,
+        pause: None,
     }
 }
 

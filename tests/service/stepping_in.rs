@@ -1,0 +1,142 @@
+//! CancelJob and RunJobNow: an operator steps in for one job.
+
+use crate::{
+    scene::Scene,
+    server::{Server, claim, extend, inner, job_of, nack, time},
+    stats::assert_balanced,
+};
+use redrive::grpc::pb;
+use std::time::Duration;
+use tonic::{Code, Status};
+
+async fn cancel(server: &Server, id: &str, queue: &str) -> Result<bool, Status> {
+    let (job_id, queue) = (id.into(), queue.into());
+    let request = pb::CancelJobRequest { job_id, queue, reason: "a mistake".into() };
+    inner(server.admin().cancel_job(request).await).map(|reply| reply.removed)
+}
+
+async fn run_now(server: &Server, id: &str, queue: &str) -> Result<(), Status> {
+    let request = pb::RunJobNowRequest { job_id: id.into(), queue: queue.into() };
+    inner(server.admin().run_job_now(request).await).map(|_| ())
+}
+
+#[tokio::test]
+async fn a_waiting_job_is_removed_and_counted() {
+    let scene = Scene::set().await;
+    let server = &scene.server;
+    assert!(cancel(server, "waiting", "").await.unwrap());
+    assert!(cancel(server, "later", "q").await.unwrap());
+    let gone = server.get_job("waiting").await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
+    let stats = server.stats("q").await.unwrap();
+    assert_balanced(&stats);
+    assert_eq!((stats.cancelled, stats.held), (2, 2));
+    scene.still_works().await;
+}
+
+#[tokio::test]
+async fn the_worker_of_a_running_job_learns_of_it_by_extend() {
+    let scene = Scene::set().await;
+    let server = &scene.server;
+    assert!(!cancel(server, "running", "").await.unwrap(), "it is with its worker");
+    assert!(server.get_job("running").await.unwrap().cancel_requested);
+    assert!(server.extend(extend(&scene.lease)).await.unwrap().cancel_requested);
+    let nacked = server.nack(nack(&scene.lease, "Stopped")).await.unwrap();
+    assert_eq!(nacked.outcome(), pb::NackOutcome::DeadLettered);
+    assert_eq!(nacked.dead_reason(), pb::DeadReason::Cancelled);
+    let info = server.get_job("running").await.unwrap();
+    assert_eq!((info.state(), info.dead_reason()), (pb::JobState::Dead, pb::DeadReason::Cancelled));
+    assert_eq!(info.attempts[0].status(), pb::AttemptStatus::Cancelled);
+    let requeue = pb::RequeueRequest {
+        queue: "q".into(),
+        job_ids: vec!["running".into()],
+        ..Default::default()
+    };
+    assert_eq!(server.requeue(requeue).await.unwrap().requeued, 1);
+    assert!(!server.get_job("running").await.unwrap().cancel_requested);
+}
+
+#[tokio::test]
+async fn a_running_job_that_was_cancelled_may_still_be_done() {
+    let scene = Scene::set().await;
+    assert!(!cancel(&scene.server, "running", "q").await.unwrap());
+    assert!(!scene.server.ack(&scene.lease).await.unwrap().already_gone);
+    let stats = scene.server.stats("q").await.unwrap();
+    assert_balanced(&stats);
+    assert_eq!((stats.completed, stats.cancelled), (1, 0));
+}
+
+#[tokio::test]
+async fn a_job_runs_before_its_time() {
+    let scene = Scene::set().await;
+    let server = &scene.server;
+    server.ack(&server.take("q").await.lease).await.unwrap();
+    run_now(server, "later", "").await.unwrap();
+    run_now(server, "later", "q").await.unwrap();
+    let info = server.get_job("later").await.unwrap();
+    assert_eq!((info.state(), info.run_at), (pb::JobState::Ready, None));
+    let job = server.take("q").await;
+    assert_eq!((job.job_id.as_str(), job.attempt), ("later", 1));
+    server.nack(nack(&job.lease, "Timeout")).await.unwrap();
+    run_now(server, "later", "").await.unwrap();
+    assert_eq!(server.take("q").await.attempt, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_worker_gets_the_job_that_is_run_now() {
+    let server = Server::start().await;
+    let later = pb::EnqueueRequest { delay: time(3_600, 0), ..job_of("q", "x") };
+    server.enqueue(later).await.unwrap();
+    let waiting = pb::ClaimRequest { wait: time(25, 0), ..claim("q") };
+    let mut client = server.queue();
+    let worker = tokio::spawn(async move { client.claim(waiting).await });
+    server.broker.store().looked(1).await;
+    run_now(&server, "x", "").await.unwrap();
+    assert_eq!(worker.await.unwrap().unwrap().into_inner().jobs[0].job_id, "x");
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_to_a_job_is_refused_and_leaves_no_mark() {
+    let scene = Scene::set().await;
+    let server = &scene.server;
+    let precondition = Code::FailedPrecondition;
+    let dead = scene.refuses(cancel(server, "dead", ""), precondition, "WRONG_STATE", &[]).await;
+    assert_eq!(
+        dead.message(),
+        "the job \"dead\" is DEAD: requeue it to run it again, or purge it to be rid of it"
+    );
+    scene.refuses(run_now(server, "dead", ""), precondition, "WRONG_STATE", &[]).await;
+    scene.refuses(run_now(server, "running", "q"), precondition, "WRONG_STATE", &[]).await;
+    for (id, queue, reason) in [
+        ("nobody", "", "JOB_NOT_FOUND"),
+        ("nobody", "q", "JOB_NOT_FOUND"),
+        ("waiting", "nowhere", "QUEUE_NOT_FOUND"),
+    ] {
+        scene.refuses(cancel(server, id, queue), Code::NotFound, reason, &[]).await;
+        scene.refuses(run_now(server, id, queue), Code::NotFound, reason, &[]).await;
+    }
+    server.enqueue(job_of("q2", "waiting")).await.unwrap();
+    let ambiguous = "AMBIGUOUS_JOB_ID";
+    scene.refuses(cancel(server, "waiting", ""), precondition, ambiguous, &[]).await;
+    scene.refuses(run_now(server, "waiting", ""), precondition, ambiguous, &[]).await;
+    let long = "x".repeat(257);
+    scene.refuses_fields(cancel(server, "", "a b"), &["job_id", "queue"]).await;
+    scene.refuses_fields(run_now(server, &long, "a b"), &["job_id", "queue"]).await;
+    let wordy = pb::CancelJobRequest {
+        job_id: "waiting".into(),
+        reason: "x".repeat(1_025),
+        ..Default::default()
+    };
+    let call = async { inner(server.admin().cancel_job(wordy).await) };
+    scene.refuses_fields(call, &["reason"]).await;
+    scene.still_works().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_job_whose_worker_died_is_a_dead_letter() {
+    let scene = Scene::set().await;
+    assert!(!cancel(&scene.server, "running", "").await.unwrap());
+    scene.server.pass(Duration::from_secs(30)).await;
+    let info = scene.server.get_job("running").await.unwrap();
+    assert_eq!(info.dead_reason(), pb::DeadReason::Cancelled);
+}

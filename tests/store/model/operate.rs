@@ -1,0 +1,95 @@
+//! What operators do to queues and jobs.
+
+use super::{Answer, Id, Model, Place};
+use crate::steps::name;
+use redrive::store::{Cancelled, JobRefused};
+use std::time::Duration;
+
+impl Model {
+    pub(super) fn pause(&mut self, queue: usize, duration: Option<Duration>) -> Answer {
+        let until = duration.map(|duration| self.now.after(duration));
+        self.queues.entry(queue).or_default().paused = Some(until);
+        Answer::Nothing
+    }
+
+    pub(super) fn resume(&mut self, queue: usize) -> Answer {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.paused = None;
+        }
+        Answer::Nothing
+    }
+
+    pub(super) fn is_paused(&self, queue: usize) -> bool {
+        let paused = self.queues.get(&queue).and_then(|queue| queue.paused);
+        paused.is_some_and(|until| until.is_none_or(|until| until > self.now))
+    }
+
+    pub(super) fn end_pauses(&mut self) {
+        for queue in self.queues.values_mut() {
+            let now = self.now;
+            queue.paused = queue.paused.filter(|until| until.is_none_or(|until| until > now));
+        }
+    }
+
+    /// The one job that is meant.
+    fn meant(&self, id: Id, queue: Option<usize>) -> Result<usize, JobRefused> {
+        let found: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.id == id && queue.is_none_or(|queue| queue == job.queue))
+            .collect();
+        match found[..] {
+            [] => Err(JobRefused::NoSuchJob),
+            [(number, _)] => Ok(*number),
+            [..] => {
+                let mut queues: Vec<_> = found.iter().map(|(_, job)| name(job.queue)).collect();
+                queues.sort();
+                Err(JobRefused::Ambiguous { queues })
+            }
+        }
+    }
+
+    pub(super) fn cancel(&mut self, id: Id, queue: Option<usize>) -> Result<Cancelled, JobRefused> {
+        let number = self.meant(id, queue)?;
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return Err(JobRefused::NoSuchJob);
+        };
+        match job.place {
+            Place::Dead(_) => Err(JobRefused::WrongState { state: job.state() }),
+            Place::Leased(_) => {
+                job.progress.cancel_requested = true;
+                Ok(Cancelled::Requested)
+            }
+            Place::Ready(_) | Place::Scheduled(_) => {
+                self.remove_cancelled(number);
+                Ok(Cancelled::Removed)
+            }
+        }
+    }
+
+    pub(super) fn remove_cancelled(&mut self, number: usize) {
+        self.drop_key(number);
+        if let Some(job) = self.jobs.remove(&number) {
+            self.change(job.queue, |totals| {
+                totals.cancelled += 1;
+                totals.retried_finished += u64::from(job.progress.retries > 0);
+            });
+        }
+    }
+
+    pub(super) fn run_now(&mut self, id: Id, queue: Option<usize>) -> Result<(), JobRefused> {
+        let number = self.meant(id, queue)?;
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return Err(JobRefused::NoSuchJob);
+        };
+        match job.place {
+            Place::Ready(_) => Ok(()),
+            Place::Scheduled(at) => {
+                job.place = Place::Ready(at.min(now));
+                Ok(())
+            }
+            Place::Leased(_) | Place::Dead(_) => Err(JobRefused::WrongState { state: job.state() }),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A paused queue hands out nothing; everything else goes on.
+
+use crate::builders::*;
+use redrive::{
+    domain::{job::State, pause::Pause},
+    store::{IdleReason, PauseRefused, Refused},
+};
+use std::sync::Arc;
+
+impl<S: crate::harness::Engine> crate::harness::Harness<S> {
+    /// A queue without jobs, paused for ten seconds.
+    async fn pause_configured(&mut self) {
+        self.settings.queues.insert(queue("configured"), Arc::default());
+        self.pause("configured", Some(seconds(10))).await.unwrap();
+    }
+}
+
+store_test! {
+    async fn a_paused_queue_hands_out_nothing_and_says_until_when(h) {
+        h.enqueue_all(vec![job("q"), job("q").delay(HOUR)]).await;
+        h.pause("q", None).await.unwrap();
+        let idle = h.idle("q").await;
+        assert_eq!((idle.reason, idle.until), (IdleReason::Paused, None));
+        h.pause("q", Some(seconds(60))).await.unwrap();
+        let until = Some(h.now().after(seconds(60)));
+        let idle = h.idle("q").await;
+        assert_eq!((idle.reason, idle.until), (IdleReason::Paused, until));
+        let view = h.queue("q").await.unwrap();
+        assert_eq!(view.pause, Some(Pause { until, reason: "why not".into() }));
+        assert_eq!(h.queue("q").await.unwrap().depths.ready, 1);
+        h.resume("q").await.unwrap();
+        assert_eq!(h.queue("q").await.unwrap().pause, None);
+        h.claim("q").await;
+        h.resume("q").await.unwrap();
+    }
+}
+
+store_test! {
+    async fn settling_expiry_promotion_and_deadlines_go_on(h) {
+        h.set(without_jitter);
+        for id in ["acked", "failed", "lost"] {
+            h.enqueue(job("q").id(id)).await;
+        }
+        let leases: Vec<_> = h.claim_many("q", 3).await.iter().map(|job| job.delivery.lease).collect();
+        h.enqueue(job("q").id("late").expires(SECOND)).await;
+        h.enqueue(job("q").id("due").delay(SECOND)).await;
+        h.pause("q", None).await.unwrap();
+        h.ack(leases[0]).await.unwrap();
+        h.extend(leases[2], Some(seconds(20)), "").await.unwrap();
+        h.nack(leases[1], failed("E")).await.unwrap();
+        h.enqueue(job("q").id("new")).await;
+        h.advance(seconds(40));
+        let swept = h.sweep().await;
+        assert_eq!((swept.promoted, swept.expired.len()), (2, 1));
+        for (id, state) in [
+            ("failed", State::Ready),
+            ("lost", State::Scheduled),
+            ("late", State::Dead),
+            ("due", State::Ready),
+            ("new", State::Ready),
+        ] {
+            let id = redrive::domain::ids::JobId::parse(id);
+            assert_eq!(h.view(&id).await.state, state, "{id}");
+        }
+        assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
+        assert_eq!(h.dead("q").await.len(), 1);
+        h.requeue(requeue_of("q", oldest(1))).await.unwrap();
+        assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
+    }
+}
+
+store_test! {
+    async fn a_pause_ends_by_itself_at_its_time(h) {
+        h.enqueue_all(vec![job("q"), job("q")]).await;
+        h.due().await;
+        h.pause("q", Some(seconds(10))).await.unwrap();
+        assert_eq!(h.due().await, [h.now().after(seconds(10))], "the sweep is told when");
+        h.advance(seconds(10) - MILLISECOND);
+        h.sweep().await;
+        assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
+        h.told.take_available();
+        h.advance(MILLISECOND);
+        h.claim("q").await;
+        assert_eq!(h.told.take_available(), []);
+        h.sweep().await;
+        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "who waits is woken");
+        assert_eq!(h.queue("q").await.unwrap().pause, None);
+    }
+}
+
+store_test! {
+    async fn a_pause_that_is_over_hides_nothing_before_the_sweep(h) {
+        h.pause_configured().await;
+        h.advance(seconds(10));
+        h.told.take_available();
+        h.enqueue(job("configured")).await;
+        assert_eq!(h.told.take_available(), [("configured".to_owned(), 1)]);
+        h.claim("configured").await;
+    }
+}
+
+store_test! {
+    async fn a_later_pause_replaces_the_earlier_one(h) {
+        h.enqueue(job("q")).await;
+        h.pause("q", Some(seconds(10))).await.unwrap();
+        h.pause("q", Some(seconds(30))).await.unwrap();
+        h.advance(seconds(10));
+        h.sweep().await;
+        assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
+        h.pause("q", None).await.unwrap();
+        h.advance(25 * HOUR);
+        h.sweep().await;
+        assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
+        h.pause("q", Some(SECOND)).await.unwrap();
+        h.advance(SECOND);
+        h.claim("q").await;
+    }
+}
+
+store_test! {
+    async fn a_paused_queue_wakes_nobody(h) {
+        h.pause_configured().await;
+        h.told.take_available();
+        h.enqueue_all(vec![job("configured"), job("configured").delay(SECOND)]).await;
+        h.advance(SECOND);
+        h.sweep().await;
+        assert_eq!(h.told.take_available(), []);
+        h.resume("configured").await.unwrap();
+        assert_eq!(h.told.take_available(), [("configured".to_owned(), 2)]);
+        h.pause("configured", None).await.unwrap();
+        h.enqueue(job("other")).await;
+        h.enqueue(job("other")).await;
+        h.told.take_available();
+        let claimed = h.try_claim(claim_of(&["configured", "other"], 1)).await;
+        assert_eq!(claimed.jobs[0].queue, queue("other"));
+        let told = h.told.take_available();
+        assert_eq!(told, [("other".to_owned(), 1)], "nobody is sent to a paused queue");
+    }
+}
+
+store_test! {
+    async fn a_pause_survives_restarts_and_so_does_its_end(h) {
+        h.enqueue_all(vec![job("a"), job("b")]).await;
+        h.pause("a", None).await.unwrap();
+        h.pause("b", Some(seconds(60))).await.unwrap();
+        let until = h.now().after(seconds(60));
+        h.due().await;
+        h.reopen().await;
+        assert_eq!(h.due().await, [until]);
+        assert_eq!(h.idle("a").await.reason, IdleReason::Paused);
+        assert_eq!(h.idle("b").await.until, Some(until));
+        h.advance(seconds(60));
+        h.sweep().await;
+        h.claim("b").await;
+        h.reopen().await;
+        assert_eq!(h.idle("a").await.reason, IdleReason::Paused);
+        h.resume("a").await.unwrap();
+        h.reopen().await;
+        h.claim("a").await;
+    }
+}
+
+store_test! {
+    async fn only_queues_that_exist_or_are_configured_can_be_paused(h) {
+        assert_eq!(h.pause("nobody", None).await, Err(PauseRefused::NoSuchQueue));
+        assert_eq!(h.resume("nobody").await, Err(PauseRefused::NoSuchQueue));
+        assert!(h.queues().await.is_empty());
+        let settings = Arc::default();
+        h.settings.queues.insert(queue("configured"), settings);
+        h.resume("configured").await.unwrap();
+        assert!(h.queues().await.is_empty(), "nothing to resume makes no queue");
+        h.pause("configured", None).await.unwrap();
+        assert_eq!(h.idle("configured").await.reason, IdleReason::Paused);
+        h.close().await;
+        h.place.max_queues = 1;
+        h.open();
+        h.settings.queues.insert(queue("one-more"), Arc::default());
+        let refused = PauseRefused::NotMade(Refused::TooManyQueues { limit: 1 });
+        assert_eq!(h.pause("one-more", None).await, Err(refused));
+    }
+}
+
+store_test! {
+    async fn a_paused_queue_is_not_forgotten(h) {
+        h.pause_configured().await;
+        h.pause("configured", None).await.unwrap();
+        h.settings.queues.clear();
+        h.advance(48 * HOUR);
+        h.sweep().await;
+        assert_eq!(h.idle("configured").await.reason, IdleReason::Paused);
+        h.resume("configured").await.unwrap();
+        h.advance(48 * HOUR);
+        h.sweep().await;
+        assert_eq!(h.idle("configured").await.reason, IdleReason::NoSuchQueue);
+    }
+}
