@@ -8,9 +8,9 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
-        JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
-        Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage,
+        JobQuery, JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
     },
 };
 use tokio::sync::watch;
@@ -123,6 +123,10 @@ impl<S: Store> Store for Counting<S> {
         queue: Option<QueueName>,
     ) -> Result<Result<(), JobRefused>, StoreError> {
         self.inner.run_now(id, queue).await
+    }
+
+    async fn jobs(&self, query: JobQuery) -> Result<Option<JobPage>, StoreError> {
+        self.inner.jobs(query).await
     }
 
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {
