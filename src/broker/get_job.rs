@@ -54,7 +54,7 @@ impl<S: Store> Broker<S> {
 }
 
 /// One sentence, naming the real reason. Nothing while it runs.
-fn waiting_because(view: &JobView, now: Timestamp) -> String {
+pub(super) fn waiting_because(view: &JobView, now: Timestamp) -> String {
     let pause = view.pause.as_ref().filter(|pause| pause.holds(now));
     match view.state {
         State::Scheduled => {

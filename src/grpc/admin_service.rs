@@ -28,12 +28,20 @@ impl<S: Store> AdminService for AdminApi<S> {
         let (id, queue) =
             convert::get_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
         let report = self.broker.get_job(id, queue).await.map_err(status::status)?;
-        let info = convert::job_info(&self.broker.settings(), report);
+        let info = convert::job_info(&self.broker.settings(), report, convert::View::Full);
         self.room.response(pb::GetJobResponse { info: Some(info) })
     }
 
-    async fn list_jobs(&self, _: Request<pb::ListJobsRequest>) -> Reply<pb::ListJobsResponse> {
-        Err(status::not_implemented("ListJobs"))
+    async fn list_jobs(
+        &self,
+        request: Request<pb::ListJobsRequest>,
+    ) -> Reply<pb::ListJobsResponse> {
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &[]);
+        let (query, listed) =
+            convert::list_jobs(&context, request.into_inner()).map_err(refused)?;
+        let listing = self.broker.list_jobs(query).await.map_err(status::status)?;
+        self.room.response(convert::jobs_page(&settings, self.broker.limits(), &listed, listing))
     }
 
     async fn cancel_job(

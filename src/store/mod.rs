@@ -83,6 +83,9 @@ pub trait Store: Send + Sync + 'static {
     /// SCHEDULED → READY now; a READY one stays as it is.
     fn run_now(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Result<(), JobRefused>>;
 
+    /// A page of a queue's jobs. `None`: no such queue.
+    fn jobs(&self, query: JobQuery) -> impl Answer<Option<JobPage>>;
+
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
 

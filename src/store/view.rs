@@ -12,7 +12,7 @@ use crate::domain::{
 pub struct JobView {
     pub queue: QueueName,
     pub spec: Spec,
-    /// Its stored record fails its checksum.
+    /// Its stored record fails its checksum; only known where the body was read.
     pub corrupt: bool,
     pub state: State,
     /// When it became, or becomes, ready.

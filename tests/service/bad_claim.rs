@@ -82,7 +82,6 @@ async fn calls_of_a_later_version_name_themselves() {
     let refused = [
         ("Work", queue.work(tokio_stream::empty()).await.err()),
         ("BreakerStatus", queue.breaker_status(pb::BreakerStatusRequest::default()).await.err()),
-        ("ListJobs", admin.list_jobs(pb::ListJobsRequest::default()).await.err()),
         (
             "GetDeadLetterStats",
             admin.get_dead_letter_stats(pb::GetDeadLetterStatsRequest::default()).await.err(),

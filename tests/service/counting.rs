@@ -7,9 +7,10 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
-        JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
-        Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept, Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage,
+        JobQuery, JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
+        Unanswered,
     },
 };
 use tokio::sync::watch;
@@ -118,6 +119,10 @@ impl<S: Store> Store for Counting<S> {
         queue: Option<QueueName>,
     ) -> Result<Result<(), JobRefused>, StoreError> {
         self.inner.run_now(id, queue).await
+    }
+
+    async fn jobs(&self, query: JobQuery) -> Result<Option<JobPage>, StoreError> {
+        self.inner.jobs(query).await
     }
 
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {

@@ -17,6 +17,7 @@ mod error_table;
 mod failing;
 mod idempotency;
 mod leases;
+mod listing;
 mod looking;
 mod pausing;
 mod reflection;

@@ -10,7 +10,7 @@ use redrive::{
         time::Timestamp,
         verdict::Ending,
     },
-    store::{Claim, DeadLetterQuery, Requeue, Settlements, Share, Sweep, Which},
+    store::{Claim, DeadLetterQuery, JobQuery, Requeue, Settlements, Share, Sweep, Which},
 };
 use std::time::Duration;
 
@@ -157,6 +157,19 @@ pub(crate) fn dead_query(name: &str) -> DeadLetterQuery {
         limit: 1_000,
         full: true,
         max_bytes: usize::MAX,
+    }
+}
+
+pub(crate) fn jobs_of(name: &str) -> JobQuery {
+    JobQuery {
+        queue: queue(name),
+        state: None,
+        job_type: None,
+        after: None,
+        limit: 1_000,
+        full: false,
+        max_bytes: usize::MAX,
+        looks_max: usize::MAX,
     }
 }
 

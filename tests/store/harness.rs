@@ -13,9 +13,9 @@ use redrive::{
     env::{Clock, ManualClock},
     store::{
         Ack, Acked, Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice,
-        Delivered, Depths, Enqueued, Extend, Extended, Idle, JobRefused, JobView, LeaseLost,
-        Listener, Nack, NewPause, PauseRefused, QueueView, Refused, Requeue, RequeueRefused,
-        Requeued, Settled, Settlements, Stats, Store, Sweep, Swept, Unanswered,
+        Delivered, Depths, Enqueued, Extend, Extended, Idle, JobPage, JobQuery, JobRefused,
+        JobView, LeaseLost, Listener, Nack, NewPause, PauseRefused, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, Sweep, Swept, Unanswered,
         embedded::{Embedded, Options},
     },
 };
@@ -421,6 +421,25 @@ impl<S: Engine> Harness<S> {
     ) -> Result<(), JobRefused> {
         let done = self.store().run_now(id, queue).await;
         done.expect("the store is well")
+    }
+
+    pub(crate) async fn page(&self, query: JobQuery) -> JobPage {
+        let page = self.store().jobs(query).await;
+        page.expect("the store is well").expect("the queue exists")
+    }
+
+    /// All pages of a listing; the ids on each.
+    pub(crate) async fn pages(&self, mut query: JobQuery) -> Vec<Vec<String>> {
+        let mut pages = Vec::new();
+        for _ in 0..10_000 {
+            let page = self.page(query.clone()).await;
+            pages.push(page.jobs.iter().map(|(_, view)| view.spec.id.to_string()).collect());
+            if page.next.is_none() {
+                return pages;
+            }
+            query.after = page.next;
+        }
+        panic!("the pages come to no end: {pages:?}");
     }
 
     pub(crate) async fn stats(&self, name: Option<&str>) -> Option<Stats> {

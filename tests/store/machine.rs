@@ -3,7 +3,7 @@
 //! `PROPTEST_CASES` raises the number of stories that are tried.
 
 use crate::{
-    builders::{self, claim_shares, requeue_of},
+    builders::{self, claim_shares, jobs_of, requeue_of},
     harness::{Engine, Harness, runtime},
     model::{Answer, Id, Job, Model, Place},
     steps::{New, Op, Pick, name, settings},
@@ -16,7 +16,9 @@ use redrive::{
         job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
     },
-    store::{Claim, Deaths, JobRefused, Requeue, RequeueRefused, Which, embedded::Embedded},
+    store::{
+        Claim, Deaths, JobQuery, JobRefused, Requeue, RequeueRefused, Which, embedded::Embedded,
+    },
 };
 use std::marker::PhantomData;
 
@@ -272,6 +274,13 @@ impl<S: Engine> Real<S> {
                     .map(|(_, job)| self.ids[*job].clone())
                     .collect::<Vec<_>>()
             );
+        }
+        for queue in model.queues.keys() {
+            let listed =
+                self.h.pages(JobQuery { limit: 3, ..jobs_of(name(*queue).as_str()) }).await;
+            let expected =
+                model.listed(*queue).into_iter().map(|number| self.ids[number].to_string());
+            assert_eq!(listed.concat(), expected.collect::<Vec<_>>());
         }
         for (number, job) in &model.jobs {
             self.compare_job(*number, job).await;

@@ -18,6 +18,7 @@ mod enqueue;
 mod failures;
 mod history;
 mod keys;
+mod list;
 mod listener;
 mod machine;
 mod model;

@@ -32,10 +32,17 @@ pub(in crate::grpc) fn get_job(
     check.done(id.map(|id| (id, queue)))
 }
 
-pub(in crate::grpc) fn job_info(settings: &Settings, report: JobReport) -> pb::JobInfo {
+pub(in crate::grpc) fn job_info(
+    settings: &Settings,
+    report: JobReport,
+    shown: View,
+) -> pb::JobInfo {
     let JobReport { view, waiting_because } = report;
-    let mut attempts: Vec<_> = view.attempts.iter().map(attempt_out).collect();
-    attempts.extend(view.delivery.as_ref().map(running_out));
+    let mut attempts = Vec::new();
+    if shown == View::Full {
+        attempts.extend(view.attempts.iter().map(attempt_out));
+        attempts.extend(view.delivery.as_ref().map(running_out));
+    }
     let completed = view.attempts.last().filter(|_| view.state == State::Completed);
     let completed = completed.filter(|attempt| attempt.status == AttemptStatus::Succeeded);
     let scheduled_at = view.ready_at.filter(|_| view.state == State::Scheduled);
@@ -55,7 +62,7 @@ pub(in crate::grpc) fn job_info(settings: &Settings, report: JobReport) -> pb::J
         ..pb::JobInfo::default()
     };
     let now = (view.state, view.delivery.as_ref());
-    let mut job = viewed(settings, &view.queue, view.spec, view.progress, now, View::Full);
+    let mut job = viewed(settings, &view.queue, view.spec, view.progress, now, shown);
     job.last_failure = view.last_failure.map(brief_failure_out);
     info.job = Some(job);
     info

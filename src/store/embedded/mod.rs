@@ -9,6 +9,7 @@ mod codec;
 mod directory_lock;
 mod disk;
 mod enqueue;
+mod list;
 mod lookup;
 mod memory;
 mod operate;
@@ -32,10 +33,10 @@ use crate::{
     },
     env::Clock,
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health,
-        JobRefused, JobView, Listener, NewPause, PauseRefused, QueueView, Refused, Requeue,
-        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
-        Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage,
+        JobQuery, JobRefused, JobView, Listener, NewPause, PauseRefused, QueueView, Refused,
+        Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep,
+        Swept, Unanswered,
     },
 };
 use disk::Disk;
@@ -346,6 +347,10 @@ impl Store for Embedded {
             Answer::RunNow(done) => Ok(done),
             _ => Err(wrong_answer()),
         }
+    }
+
+    async fn jobs(&self, query: JobQuery) -> Result<Option<JobPage>, StoreError> {
+        self.read(move |connection| list::jobs(connection, &query)).await
     }
 
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {

@@ -10,14 +10,14 @@ use crate::{
     domain::{
         failure::Failure,
         ids::{JobId, QueueName},
-        job::{Attempt, AttemptStatus, Body, Delivery, Next, Progress, State},
+        job::{Attempt, AttemptStatus, Delivery, Next, Progress, Spec, State},
     },
     store::{Ahead, DeadLetterPage, DeadLetterQuery, Death, JobView, QueueView},
 };
 use rusqlite::{Connection, OptionalExtension, Result};
 
 /// READY jobs ahead are counted up to here.
-const AHEAD_MAX: usize = 10_000;
+pub(super) const AHEAD_MAX: usize = 10_000;
 /// What a dead letter adds to a reply beside its texts.
 const VIEW_OVERHEAD_BYTES: usize = 512;
 
@@ -58,7 +58,10 @@ pub(super) fn numbers_of(connection: &Connection, id: &JobId) -> Result<Vec<(u64
     Ok(found)
 }
 
-fn queue_number(connection: &Connection, name: &QueueName) -> Result<Option<QueueNumber>> {
+pub(super) fn queue_number(
+    connection: &Connection,
+    name: &QueueName,
+) -> Result<Option<QueueNumber>> {
     connection
         .prepare_cached("SELECT queue FROM queues WHERE name = ?1")?
         .query_row([name.as_str()], |row| row.get(0))
@@ -102,30 +105,28 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
     let Some(found) = lookup::place(connection, number)? else {
         return Ok(None);
     };
+    let Some(mut view) = placed(connection, number, &found, full)? else {
+        return Ok(None);
+    };
+    if found.state == State::Ready {
+        view.ahead = Some(ahead(connection, &found, number, &view.spec)?);
+    }
+    Ok(Some(view))
+}
+
+/// As `view`, for a job whose place is known. Does not count who goes first.
+pub(super) fn placed(
+    connection: &Connection,
+    number: u64,
+    found: &lookup::Found,
+    full: bool,
+) -> Result<Option<JobView>> {
     let Some(queue) = queue_name(connection, found.queue)? else {
         return Ok(None);
     };
-    let row = number.cast_signed();
-    let (spec, corrupt) = connection
-        .prepare_cached("SELECT head, body FROM jobs WHERE number = ?1")?
-        .query_row([row], |row| {
-            let head = row.get_ref(0)?.as_blob().unwrap_or_default();
-            let body = read_body(row.get_ref(1)?);
-            Ok(match codec::read_job(head, body.clone()) {
-                Ok(spec) => (spec, false),
-                Err(_) => {
-                    let mut spec = codec::read_head_unchecked(head)
-                        .unwrap_or_else(|_| codec::unreadable(number));
-                    spec.body = body;
-                    (spec, true)
-                }
-            })
-        })?;
-    let mut spec = spec;
-    if !full {
-        spec.body = Body::None;
-        spec.headers.clear();
-    }
+    let Some((spec, corrupt)) = spec(connection, number, full)? else {
+        return Ok(None);
+    };
     let mut progress = progress(connection, number)?;
     let lease = lease(connection, number)?;
     if let Some(Running { delivery, checkpoint, cancel_requested }) = &lease {
@@ -136,10 +137,6 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
     let delivery = lease.map(|lease| lease.delivery);
     let (first, last) = failures(connection, number)?;
     let attempts = attempts(connection, number, first.as_ref(), last.as_ref())?;
-    let ahead = match found.state {
-        State::Ready => Some(ahead(connection, &found, number, &spec)?),
-        _ => None,
-    };
     let waits = matches!(found.state, State::Ready | State::Scheduled);
     let death = match found.state {
         State::Dead => death(connection, found.queue, found.death)?,
@@ -156,9 +153,37 @@ fn view(connection: &Connection, number: u64, full: bool) -> Result<Option<JobVi
         death,
         attempts,
         last_failure: last,
-        ahead,
+        ahead: None,
         pause: pause::of(connection, found.queue)?,
     }))
+}
+
+/// What never changes about a job, and whether it is damaged. Without `full` neither body nor headers are read.
+fn spec(connection: &Connection, number: u64, full: bool) -> Result<Option<(Spec, bool)>> {
+    let unchecked = |head: &[u8]| {
+        codec::read_head_unchecked(head).unwrap_or_else(|_| codec::unreadable(number))
+    };
+    let row = number.cast_signed();
+    if !full {
+        return connection
+            .prepare_cached("SELECT head FROM jobs WHERE number = ?1")?
+            .query_row([row], |row| {
+                let head = unchecked(row.get_ref(0)?.as_blob().unwrap_or_default());
+                Ok((Spec { headers: Vec::new(), ..head }, false))
+            })
+            .optional();
+    }
+    connection
+        .prepare_cached("SELECT head, body FROM jobs WHERE number = ?1")?
+        .query_row([row], |row| {
+            let head = row.get_ref(0)?.as_blob().unwrap_or_default();
+            let body = read_body(row.get_ref(1)?);
+            Ok(match codec::read_job(head, body.clone()) {
+                Ok(spec) => (spec, false),
+                Err(_) => (Spec { body, ..unchecked(head) }, true),
+            })
+        })
+        .optional()
 }
 
 fn progress(connection: &Connection, number: u64) -> Result<Progress> {
@@ -347,7 +372,7 @@ pub(super) fn dead_letters(
     Ok(Some(page))
 }
 
-fn size(view: &JobView) -> usize {
+pub(super) fn size(view: &JobView) -> usize {
     let failure = |failure: &Failure| {
         failure.message.len()
             + failure.stack_trace.len()
