@@ -2,17 +2,20 @@
 
 use super::{Broker, Error, Refusal};
 use crate::{
-    domain::ids::{DeadPart, JobId, QueueName},
+    domain::{
+        dead_filter::DeadFilter,
+        ids::{DeadPart, JobId, QueueName},
+    },
     store::{
         DeadLetterPage, DeadLetterQuery, Deaths, Refused, Requeue, RequeueRefused, Requeued,
-        SkipReason, Store, Which,
+        Search, SkipReason, Store, Which,
     },
 };
 
 #[derive(Clone, Debug)]
 pub struct RequeueRequest {
     pub part: DeadPart,
-    pub which: RequeueSelector,
+    pub which: Selector,
     pub target: Option<QueueName>,
     pub keep_attempts: bool,
     pub dry_run: bool,
@@ -22,8 +25,9 @@ pub struct RequeueRequest {
 
 /// Exactly one way to say which dead letters are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequeueSelector {
+pub enum Selector {
     Ids(Vec<JobId>),
+    Filter { filter: DeadFilter, limit: usize },
     Oldest(usize),
     All { limit: usize },
 }
@@ -42,17 +46,9 @@ impl<S: Store> Broker<S> {
 
     pub async fn requeue(&self, request: RequeueRequest) -> Result<Requeued, Error> {
         let queue = request.part.queue.clone();
-        let which = match request.which {
-            RequeueSelector::Ids(ids) => Which::Ids(ids),
-            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => {
-                Which::Oldest { limit: limit.min(self.limits.bulk_max), among: request.among }
-            }
-        };
+        let which = self.which(request.which, request.among);
         let configured = self.is_configured(&queue);
-        let named = match &which {
-            Which::Ids(ids) if configured => ids.clone(),
-            _ => Vec::new(),
-        };
+        let missing = if configured { missing(&which) } else { Vec::new() };
         let requeue = Requeue {
             part: request.part,
             which,
@@ -63,8 +59,7 @@ impl<S: Store> Broker<S> {
         match self.store.requeue(self.ask(), requeue).await? {
             Ok(requeued) => Ok(requeued),
             Err(RequeueRefused::NoSuchQueue) if configured => {
-                let skipped = named.into_iter().map(|id| (id, SkipReason::JobNotFound));
-                Ok(Requeued { skipped: skipped.collect(), ..Requeued::default() })
+                Ok(Requeued { skipped: missing, ..Requeued::default() })
             }
             Err(RequeueRefused::NoSuchQueue) => Err(self.unknown_queue(queue)),
             Err(RequeueRefused::TooManyQueues { limit }) => {
@@ -73,7 +68,32 @@ impl<S: Store> Broker<S> {
         }
     }
 
-    fn unknown_queue(&self, queue: QueueName) -> Error {
+    pub(super) fn which(&self, selector: Selector, among: Option<Deaths>) -> Which {
+        match selector {
+            Selector::Ids(ids) => Which::Ids(ids),
+            Selector::Filter { filter, limit } => {
+                let limit = limit.min(self.limits.bulk_max);
+                Which::Found {
+                    search: Search { filter, look_at: self.limits.filtered },
+                    limit,
+                    among,
+                }
+            }
+            Selector::Oldest(limit) | Selector::All { limit } => {
+                Which::Oldest { limit: limit.min(self.limits.bulk_max), among }
+            }
+        }
+    }
+
+    pub(super) fn unknown_queue(&self, queue: QueueName) -> Error {
         Refusal::QueueNotFound { queue }.into()
+    }
+}
+
+/// A queue that is configured and was never used has no dead letters: all that were named are not there.
+pub(super) fn missing(which: &Which) -> Vec<(JobId, SkipReason)> {
+    match which {
+        Which::Ids(ids) => ids.iter().map(|id| (id.clone(), SkipReason::JobNotFound)).collect(),
+        _ => Vec::new(),
     }
 }

@@ -79,9 +79,14 @@ impl<S: Store> AdminService for AdminApi<S> {
 
     async fn purge_dead_letters(
         &self,
-        _: Request<pb::PurgeDeadLettersRequest>,
+        request: Request<pb::PurgeDeadLettersRequest>,
     ) -> Reply<pb::PurgeDeadLettersResponse> {
-        Err(status::not_implemented("PurgeDeadLetters"))
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &[]);
+        let purge = convert::purge(&context, request.into_inner()).map_err(refused)?;
+        let asked = convert::Asked::from(&purge);
+        let purged = self.broker.purge_dead_letters(purge).await.map_err(status::status)?;
+        Ok(Response::new(convert::purge_response(&asked, purged)))
     }
 
     async fn set_breaker(

@@ -11,6 +11,7 @@ mod view;
 pub use view::*;
 
 use crate::domain::{
+    dead_filter::DeadFilter,
     failure::Failure,
     ids::{DeadPart, JobId, QueueName},
     job::{Attempt, DeadReason, Delivery, NewJob, Progress, Spec, State},
@@ -50,6 +51,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sends dead letters back to work.
     fn requeue(&self, ask: Ask, requeue: Requeue) -> impl Answer<Result<Requeued, RequeueRefused>>;
+
+    /// Removes dead letters for good.
+    fn purge(&self, purge: Purge) -> impl Answer<Result<Purged, PurgeRefused>>;
 
     /// The jobs of this id, with their history: one in each queue that has it.
     fn job(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Vec<JobView>>;
@@ -323,6 +327,20 @@ pub enum Which {
         limit: usize,
         among: Option<Deaths>,
     },
+    /// The first so many that the search finds.
+    Found {
+        search: Search,
+        limit: usize,
+        among: Option<Deaths>,
+    },
+}
+
+/// Looks for dead letters in the order of death.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    pub filter: DeadFilter,
+    /// Records that one call looks at, at most.
+    pub look_at: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -350,6 +368,27 @@ pub enum RequeueRefused {
     },
 }
 
+#[derive(Clone, Debug)]
+pub struct Purge {
+    pub part: DeadPart,
+    pub which: Which,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    pub count: u64,
+    pub skipped: Vec<(JobId, SkipReason)>,
+    pub has_more: bool,
+    /// What going on meets: not what died since the first call.
+    pub left: Deaths,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PurgeRefused {
+    NoSuchQueue,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
     JobNotFound,
@@ -364,6 +403,8 @@ pub struct DeadLetterQuery {
     /// Those that died after this one.
     pub after: u64,
     pub limit: usize,
+    /// Only what it finds: the page may be short, or empty, and still have a next one.
+    pub search: Option<Search>,
     /// Bodies and headers too.
     pub full: bool,
     /// Ends the page early.

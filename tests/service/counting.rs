@@ -8,9 +8,9 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, StoreError, Sweep,
-        Swept,
+        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Purge,
+        PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
+        Settlements, Store, StoreError, Sweep, Swept,
     },
 };
 use tokio::sync::watch;
@@ -79,6 +79,10 @@ impl<S: Store> Store for Counting<S> {
         requeue: Requeue,
     ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
         self.inner.requeue(ask, requeue).await
+    }
+
+    async fn purge(&self, purge: Purge) -> Result<Result<Purged, PurgeRefused>, StoreError> {
+        self.inner.purge(purge).await
     }
 
     async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {

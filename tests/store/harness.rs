@@ -13,8 +13,9 @@ use redrive::{
     env::{Clock, ManualClock},
     store::{
         Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
-        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
+        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, Purge,
+        PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
+        Settlements, Store, Sweep, Swept,
         embedded::{Embedded, Options},
     },
 };
@@ -340,6 +341,11 @@ impl<S: Engine> Harness<S> {
 
     pub(crate) async fn requeue(&self, requeue: Requeue) -> Result<Requeued, RequeueRefused> {
         let answer = self.store().requeue(self.ask(), requeue).await;
+        answer.expect("the store is well")
+    }
+
+    pub(crate) async fn purge(&self, purge: Purge) -> Result<Purged, PurgeRefused> {
+        let answer = self.store().purge(purge).await;
         answer.expect("the store is well")
     }
 

@@ -6,11 +6,13 @@
 mod bytes;
 mod claim;
 mod codec;
+mod dead;
 mod directory_lock;
 mod enqueue;
 mod lookup;
 mod memory;
 mod places;
+mod purge;
 mod read;
 mod requeue;
 mod schema;
@@ -30,8 +32,8 @@ use crate::{
     env::Clock,
     store::{
         Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
-        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Store,
-        StoreError, Sweep, Swept,
+        Purge, PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued,
+        Settled, Settlements, Store, StoreError, Sweep, Swept,
     },
 };
 use rusqlite::Connection;
@@ -296,6 +298,13 @@ impl Store for Embedded {
     ) -> Result<Result<Requeued, RequeueRefused>, StoreError> {
         match self.write(Command::Requeue(ask, requeue)).await? {
             Answer::Requeue(requeued) => Ok(requeued),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn purge(&self, purge: Purge) -> Result<Result<Purged, PurgeRefused>, StoreError> {
+        match self.write(Command::Purge(purge)).await? {
+            Answer::Purge(purged) => Ok(purged),
             _ => Err(wrong_answer()),
         }
     }

@@ -66,10 +66,13 @@ statements! {
 
     insert_dead: "INSERT INTO dead VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow";
-    oldest_dead: "SELECT death, number, reason FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
+    oldest_dead: "SELECT death, number, reason, died_at FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
         AND overflow >= ?4 ORDER BY death LIMIT ?5";
 
     insert_id: "INSERT INTO ids VALUES (?1, ?2, ?3, ?4)";
+    delete_ids_of: "DELETE FROM ids WHERE number = ?1";
+    delete_keys_of: "DELETE FROM keys WHERE number = ?1 AND free_at IS NULL";
+    delete_deadlines_of: "DELETE FROM deadlines WHERE number = ?1";
     delete_id: "DELETE FROM ids WHERE id = ?1 AND queue = ?2";
     id: "SELECT number, sameness FROM ids WHERE id = ?1 AND queue = ?2";
     save_key: "INSERT OR REPLACE INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6)";

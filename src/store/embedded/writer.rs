@@ -11,8 +11,9 @@ use crate::{
         time::Timestamp,
     },
     store::{
-        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Refused,
-        Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError, Sweep, Swept,
+        ABANDONED_CLAIM_KEPT, Ask, Claim, Claimed, DeadNotice, Enqueued, Listener, Purge,
+        PurgeRefused, Purged, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
+        StoreError, Sweep, Swept,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -50,6 +51,7 @@ pub(super) enum Command {
     Requeue(Ask, Requeue),
     /// No more calls after this one.
     Close,
+    Purge(Purge),
 }
 
 /// Each command has the answer of its name.
@@ -64,6 +66,7 @@ pub(super) enum Answer {
     Sweep(Swept),
     Requeue(Result<Requeued, RequeueRefused>),
     Done,
+    Purge(Result<Purged, PurgeRefused>),
 }
 
 /// Why a step did not happen.
@@ -234,6 +237,7 @@ impl<'c> Writer<'c> {
             Command::Sweep(ask, sweep) => Answer::Sweep(self.sweep(&ask, sweep)?),
             Command::Requeue(ask, requeue) => Answer::Requeue(self.requeue(&ask, &requeue)?),
             Command::Close => Answer::Done,
+            Command::Purge(purge) => Answer::Purge(self.purge(&purge)?),
         })
     }
 

@@ -1,0 +1,55 @@
+//! Purge: dead letters go for good, with all that hung on them.
+
+use super::{
+    dead::Dead,
+    memory::{QueueNumber, Traits},
+    writer::{Failure, Writer},
+};
+use crate::store::{Purge, PurgeRefused, Purged, SkipReason};
+
+impl Writer<'_> {
+    pub(super) fn purge(&mut self, purge: &Purge) -> Result<Result<Purged, PurgeRefused>, Failure> {
+        let Some(queue) = self.memory.find(&purge.part.queue) else {
+            return Ok(Err(PurgeRefused::NoSuchQueue));
+        };
+        let picked = self.pick(queue, &purge.part, &purge.which)?;
+        let mut out = Purged { has_more: picked.has_more, left: picked.left, ..Purged::default() };
+        for letter in picked.letters {
+            match letter {
+                Ok(_) if purge.dry_run => out.count += 1,
+                Ok(dead) => out.count += u64::from(self.remove_dead(queue, &dead)?),
+                Err(id) => out.skipped.push((id, SkipReason::JobNotFound)),
+            }
+        }
+        self.memory.change(queue, |queue| {
+            queue.totals.purged += if purge.dry_run { 0 } else { out.count };
+        });
+        Ok(Ok(out))
+    }
+
+    /// DEAD → gone. False: it was not dead.
+    pub(super) fn remove_dead(&mut self, queue: QueueNumber, dead: &Dead) -> Result<bool, Failure> {
+        if !self.take_dead(queue, dead)? {
+            return Ok(false);
+        }
+        let row = dead.number.cast_signed();
+        let traits = match self.read_job(dead.number)? {
+            Ok(spec) => {
+                // A dead job may hold its key.
+                if let Some(key) = &spec.key {
+                    self.sql.delete_key.execute((queue, key, row))?;
+                }
+                Traits(Traits::SEEN | Traits::OWN_ID | Traits::DEADLINE)
+            }
+            // What a damaged head says about ids and keys cannot be trusted: they are looked for.
+            Err(_) => {
+                self.sql.delete_ids_of.execute([row])?;
+                self.sql.delete_keys_of.execute([row])?;
+                self.sql.delete_deadlines_of.execute([row])?;
+                Traits(Traits::SEEN)
+            }
+        };
+        self.remove(dead.number, queue, traits)?;
+        Ok(true)
+    }
+}
