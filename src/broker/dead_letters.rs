@@ -7,8 +7,8 @@ use crate::{
         ids::{DeadPart, JobId, QueueName},
     },
     store::{
-        DeadLetterPage, DeadLetterQuery, Deaths, Refused, Requeue, RequeueRefused, Requeued,
-        Search, SkipReason, Store, Which,
+        DeadLetterPage, DeadLetterQuery, Deaths, Refused, RequestId, Requeue, RequeueRefused,
+        Requeued, Search, SkipReason, Store, Which,
     },
 };
 
@@ -21,6 +21,7 @@ pub struct RequeueRequest {
     pub dry_run: bool,
     /// From an earlier answer.
     pub among: Option<Deaths>,
+    pub request: Option<RequestId>,
 }
 
 /// Exactly one way to say which dead letters are meant.
@@ -55,6 +56,7 @@ impl<S: Store> Broker<S> {
             target: request.target,
             keep_attempts: request.keep_attempts,
             dry_run: request.dry_run,
+            request: request.request,
         };
         match self.store.requeue(self.ask(), requeue).await? {
             Ok(requeued) => Ok(requeued),
@@ -62,6 +64,7 @@ impl<S: Store> Broker<S> {
                 Ok(Requeued { skipped: missing, ..Requeued::default() })
             }
             Err(RequeueRefused::NoSuchQueue) => Err(self.unknown_queue(queue)),
+            Err(RequeueRefused::RequestIdTaken) => Err(request_id_taken()),
             Err(RequeueRefused::TooManyQueues { limit }) => {
                 Err(Refusal::NotAdded(Refused::TooManyQueues { limit }).into())
             }
@@ -88,6 +91,12 @@ impl<S: Store> Broker<S> {
     pub(super) fn unknown_queue(&self, queue: QueueName) -> Error {
         Refusal::QueueNotFound { queue }.into()
     }
+}
+
+pub(super) fn request_id_taken() -> Error {
+    let message = "was used for a call with other fields within the last 10 minutes; repeat that \
+                   call as it was, or use a new id";
+    Refusal::Field { field: "request_id".into(), message: message.into() }.into()
 }
 
 /// A queue that is configured and was never used has no dead letters: all that were named are not there.

@@ -317,7 +317,19 @@ pub struct Requeue {
     pub target: Option<QueueName>,
     pub keep_attempts: bool,
     pub dry_run: bool,
+    pub request: Option<RequestId>,
 }
+
+/// A call that may come again: within [`REPLY_KEPT`] it gets the answer of the first time, and nothing more happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    pub id: String,
+    /// The sum of all that the call asks for: under the same id nothing else may be asked.
+    pub asked: [u8; 32],
+}
+
+/// How long the answer to a call with a request id is remembered.
+pub const REPLY_KEPT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -366,6 +378,8 @@ pub enum RequeueRefused {
     TooManyQueues {
         limit: usize,
     },
+    /// Another call had it.
+    RequestIdTaken,
 }
 
 #[derive(Clone, Debug)]
@@ -373,6 +387,7 @@ pub struct Purge {
     pub part: DeadPart,
     pub which: Which,
     pub dry_run: bool,
+    pub request: Option<RequestId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -387,6 +402,8 @@ pub struct Purged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PurgeRefused {
     NoSuchQueue,
+    /// Another call had it.
+    RequestIdTaken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,11 +103,11 @@ async fn nothing_is_purged_by_accident() {
 }
 
 #[tokio::test]
-async fn reasons_are_bounded_and_request_ids_come_later() {
+async fn reasons_and_request_ids_are_bounded() {
     let scene = Scene::set().await;
     let request = pb::RequeueRequest { reason: "x".repeat(1_025), ..all("q") };
     scene.refuses_fields(scene.server.requeue(request), &["reason"]).await;
-    let request = pb::RequeueRequest { request_id: "again".into(), ..all("q") };
+    let request = pb::RequeueRequest { request_id: "x".repeat(257), ..all("q") };
     scene.refuses_fields(scene.server.requeue(request), &["request_id"]).await;
 }
 

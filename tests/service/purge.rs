@@ -82,3 +82,35 @@ async fn the_oldest_and_what_a_filter_finds_can_go() {
     assert_eq!((reply.purged, reply.has_more), (1, true));
     assert_eq!(left(&server).await, "b");
 }
+
+#[tokio::test]
+async fn a_call_that_comes_again_gets_its_first_answer() {
+    let server = dead(&["a", "b", "c"]).await;
+    let one = pb::PurgeDeadLettersRequest { oldest: 1, request_id: "p".into(), ..purge("q") };
+    let first = server.purge(one.clone()).await.unwrap();
+    assert_eq!(server.purge(one.clone()).await.unwrap(), first);
+    let back = pb::RequeueRequest {
+        queue: "q".into(),
+        oldest: 1,
+        request_id: "r".into(),
+        ..Default::default()
+    };
+    let requeued = server.requeue(back.clone()).await.unwrap();
+    assert_eq!(requeued.job_ids, ["b"]);
+    assert_eq!(server.requeue(back.clone()).await.unwrap(), requeued);
+    assert_eq!(left(&server).await, "c");
+
+    let other = pb::PurgeDeadLettersRequest { oldest: 2, ..one.clone() };
+    let refused = [
+        server.purge(other).await.unwrap_err(),
+        server.requeue(pb::RequeueRequest { reason: "why".into(), ..back }).await.unwrap_err(),
+    ];
+    for status in refused {
+        let code = Code::InvalidArgument;
+        crate::scene::assert_refused(&status, code, "INVALID_FIELD", &["request_id"]);
+        assert!(status.message().contains("other fields"), "{}", status.message());
+    }
+    server.pass(std::time::Duration::from_secs(600)).await;
+    assert_eq!(server.purge(one).await.unwrap().purged, 1);
+    assert_eq!(left(&server).await, "");
+}

@@ -170,12 +170,13 @@ pub(crate) fn requeue_of(name: &str, which: Which) -> Requeue {
         target: None,
         keep_attempts: false,
         dry_run: false,
+        request: None,
     }
 }
 
 pub(crate) fn purge_of(name: &str, which: Which) -> Purge {
     let part = DeadPart::parse(name).expect("a queue's dead letters");
-    Purge { part, which, dry_run: false }
+    Purge { part, which, dry_run: false, request: None }
 }
 
 /// What dead letters of this type of error are found by.

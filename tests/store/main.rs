@@ -24,6 +24,7 @@ mod model;
 mod opening;
 mod order;
 mod purge;
+mod repeating;
 mod requeue;
 mod restart;
 mod settle;

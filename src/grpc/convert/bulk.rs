@@ -10,8 +10,10 @@ use crate::{
     broker::{PurgeRequest, RequeueRequest, Selector},
     domain::ids::DeadPart,
     grpc::pb,
-    store::{Purged, Requeued},
+    store::{Purged, RequestId, Requeued},
 };
+use prost::Message;
+use sha2::{Digest, Sha256};
 
 /// Cut-offs of a requeue are its own; those of a purge are told apart from them.
 const REQUEUE: &str = "";
@@ -38,11 +40,19 @@ impl From<&PurgeRequest> for Asked {
     }
 }
 
+/// All fields together make the call what it is.
+fn request_id(check: &mut Check<'_>, id: &str, request: &impl Message) -> Option<RequestId> {
+    check.name("request_id", id);
+    let asked = || Sha256::digest(request.encode_to_vec()).into();
+    (!id.is_empty()).then(|| RequestId { id: id.to_owned(), asked: asked() })
+}
+
 pub(in crate::grpc) fn requeue(
     context: &Context<'_>,
     request: pb::RequeueRequest,
 ) -> Result<RequeueRequest, Invalid> {
     let mut check = Check::new(context.limits);
+    let request_id = request_id(&mut check, &request.request_id, &request);
     let selection = Selection {
         call: REQUEUE,
         queue: &request.queue,
@@ -56,7 +66,6 @@ pub(in crate::grpc) fn requeue(
     };
     let selected = selection.read(&mut check);
     let target = check.queue_if_given("target_queue", &request.target_queue);
-    check.without_meaning("request_id", !request.request_id.is_empty());
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let requeue = selected.map(|selected| RequeueRequest {
         part: selected.part,
@@ -65,6 +74,7 @@ pub(in crate::grpc) fn requeue(
         keep_attempts: request.keep_attempts,
         dry_run: request.dry_run,
         among: selected.among,
+        request: request_id,
     });
     check.done(requeue)
 }
@@ -85,6 +95,7 @@ pub(in crate::grpc) fn purge(
     request: pb::PurgeDeadLettersRequest,
 ) -> Result<PurgeRequest, Invalid> {
     let mut check = Check::new(context.limits);
+    let request_id = request_id(&mut check, &request.request_id, &request);
     let selection = Selection {
         call: PURGE,
         queue: &request.queue,
@@ -97,7 +108,6 @@ pub(in crate::grpc) fn purge(
         cutoff: &request.cutoff,
     };
     let selected = selection.read(&mut check);
-    check.without_meaning("request_id", !request.request_id.is_empty());
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let purge = selected.map(|selected| PurgeRequest {
         part: selected.part,
@@ -105,6 +115,7 @@ pub(in crate::grpc) fn purge(
         dry_run: request.dry_run,
         reason: request.reason,
         among: selected.among,
+        request: request_id,
     });
     check.done(purge)
 }

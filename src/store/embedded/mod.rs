@@ -14,6 +14,7 @@ mod memory;
 mod places;
 mod purge;
 mod read;
+mod replies;
 mod requeue;
 mod schema;
 mod settle;

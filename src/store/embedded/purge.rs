@@ -3,12 +3,18 @@
 use super::{
     dead::Dead,
     memory::{QueueNumber, Traits},
+    replies::{self, Call, Earlier},
     writer::{Failure, Writer},
 };
 use crate::store::{Purge, PurgeRefused, Purged, SkipReason};
 
 impl Writer<'_> {
     pub(super) fn purge(&mut self, purge: &Purge) -> Result<Result<Purged, PurgeRefused>, Failure> {
+        match self.earlier_reply(Call::Purge, purge.request.as_ref())? {
+            Earlier::Nothing => {}
+            Earlier::Answered(record) => return Ok(Ok(replies::read_purged(&record))),
+            Earlier::Another => return Ok(Err(PurgeRefused::RequestIdTaken)),
+        }
         let Some(queue) = self.memory.find(&purge.part.queue) else {
             return Ok(Err(PurgeRefused::NoSuchQueue));
         };
@@ -24,6 +30,7 @@ impl Writer<'_> {
         self.memory.change(queue, |queue| {
             queue.totals.purged += if purge.dry_run { 0 } else { out.count };
         });
+        self.keep_reply(Call::Purge, purge.request.as_ref(), || replies::purged(&out))?;
         Ok(Ok(out))
     }
 

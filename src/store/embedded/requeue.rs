@@ -4,6 +4,7 @@ use super::{
     dead::Dead,
     memory::{QueueNumber, unsigned},
     places::Place,
+    replies::{self, Call, Earlier},
     writer::{Failure, Writer},
 };
 use crate::{
@@ -17,6 +18,11 @@ impl Writer<'_> {
         _ask: &Ask,
         requeue: &Requeue,
     ) -> Result<Result<Requeued, RequeueRefused>, Failure> {
+        match self.earlier_reply(Call::Requeue, requeue.request.as_ref())? {
+            Earlier::Nothing => {}
+            Earlier::Answered(record) => return Ok(Ok(replies::read_requeued(&record))),
+            Earlier::Another => return Ok(Err(RequeueRefused::RequestIdTaken)),
+        }
         let Some(queue) = self.memory.find(&requeue.part.queue) else {
             return Ok(Err(RequeueRefused::NoSuchQueue));
         };
@@ -35,6 +41,8 @@ impl Writer<'_> {
                 Err(id) => out.skipped.push((id, SkipReason::JobNotFound)),
             }
         }
+        let request = requeue.request.as_ref();
+        self.keep_reply(Call::Requeue, request, || replies::requeued(&out))?;
         Ok(Ok(out))
     }
 

@@ -100,6 +100,13 @@ CREATE TABLE deadlines (
     at INTEGER NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (at, number)
 ) STRICT, WITHOUT ROWID;
+
+-- Answers to calls with a request id, until they are forgotten. call: see replies.rs; asked: the sum of the request.
+CREATE TABLE replies (
+    call INTEGER NOT NULL, request TEXT NOT NULL, asked BLOB NOT NULL, until INTEGER NOT NULL, record BLOB NOT NULL,
+    PRIMARY KEY (call, request)
+) STRICT;
+CREATE INDEX old_replies ON replies (until);
 ";
 
 /// Why a database cannot be used.

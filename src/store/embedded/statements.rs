@@ -82,6 +82,11 @@ statements! {
     oldest_keys: "SELECT key, number FROM keys WHERE queue = ?1 AND free_at <= ?2 \
         ORDER BY free_at LIMIT ?3";
 
+    reply: "SELECT asked, record FROM replies WHERE call = ?1 AND request = ?2 AND until > ?3";
+    save_reply: "INSERT OR REPLACE INTO replies VALUES (?1, ?2, ?3, ?4, ?5)";
+    delete_replies: "DELETE FROM replies WHERE rowid IN \
+        (SELECT rowid FROM replies WHERE until <= ?1 ORDER BY until LIMIT ?2)";
+
     save_deadline: "INSERT OR IGNORE INTO deadlines VALUES (?1, ?2)";
     delete_deadline: "DELETE FROM deadlines WHERE at = ?1 AND number = ?2";
     passed_deadlines: "SELECT at, number FROM deadlines WHERE at <= ?1 ORDER BY at, number LIMIT ?2";

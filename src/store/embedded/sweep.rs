@@ -189,6 +189,7 @@ impl Writer<'_> {
             self.sql.forget_queue.execute([queue])?;
             self.memory.forget_queue(queue);
         }
+        self.forget_replies()?;
         self.give_space_back()
     }
 

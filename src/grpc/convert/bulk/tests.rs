@@ -49,7 +49,7 @@ fn a_requeue_with_bad_fields_names_them() {
     let bad = pb::RequeueRequest {
         queue: "!".into(),
         target_queue: "?".into(),
-        request_id: "r".into(),
+        request_id: "r".repeat(257),
         reason: "x".repeat(1_025),
         job_ids: vec!["ok".into(), String::new(), "x".repeat(257)],
         limit: 5,
@@ -57,7 +57,7 @@ fn a_requeue_with_bad_fields_names_them() {
     };
     assert_eq!(
         fields(requeue(&context(), bad)),
-        ["queue", "limit", "job_ids[1]", "job_ids[2]", "target_queue", "request_id", "reason"]
+        ["request_id", "queue", "limit", "job_ids[1]", "job_ids[2]", "target_queue", "reason"]
     );
     assert_eq!(fields(send(|r| (r.all, r.cutoff) = (true, "x".into()))), ["cutoff"]);
 }
@@ -140,4 +140,13 @@ fn a_cutoff_is_good_only_for_the_call_it_came_from() {
         (r.job_ids, r.cutoff) = (vec!["a".into()], of_all.clone());
     };
     assert_eq!(fields(send(named)), ["cutoff"]);
+}
+
+#[test]
+fn a_request_id_stands_for_the_whole_call() {
+    let call = |id: &str, oldest| send(|r| (r.request_id, r.oldest) = (id.into(), oldest)).unwrap();
+    assert_eq!(call("", 1).request, None);
+    assert_eq!(call("r", 1).request, call("r", 1).request);
+    assert_ne!(call("r", 1).request, call("r", 2).request);
+    assert_eq!(fields(remove(|r| (r.all, r.request_id) = (true, "x".repeat(257)))), ["request_id"]);
 }
