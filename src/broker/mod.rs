@@ -1,6 +1,7 @@
 //! The use cases: one file each. Knows the domain and the store contract, nothing of gRPC.
 
 mod claim;
+mod dead_letter_stats;
 mod dead_letters;
 mod enqueue;
 mod explain;

@@ -72,9 +72,14 @@ impl<S: Store> AdminService for AdminApi<S> {
 
     async fn get_dead_letter_stats(
         &self,
-        _: Request<pb::GetDeadLetterStatsRequest>,
+        request: Request<pb::GetDeadLetterStatsRequest>,
     ) -> Reply<pb::GetDeadLetterStatsResponse> {
-        Err(status::not_implemented("GetDeadLetterStats"))
+        let limits = self.broker.limits();
+        let query = convert::dead_letter_stats(limits, request.get_ref()).map_err(refused)?;
+        let (queue, after) = (query.queue.clone(), query.after.clone());
+        let counts = self.broker.dead_letter_stats(queue, after, query.limit).await;
+        let counts = counts.map_err(status::status)?;
+        Ok(Response::new(convert::dead_letter_stats_page(limits, &query, &counts)))
     }
 
     async fn purge_dead_letters(

@@ -61,6 +61,9 @@ pub trait Store: Send + Sync + 'static {
     /// A page of dead letters in their order of death. `None`: no such queue.
     fn dead_letters(&self, query: DeadLetterQuery) -> impl Answer<Option<DeadLetterPage>>;
 
+    /// Dead letters, counted. A queue that does not exist is left out.
+    fn dead_letter_counts(&self, query: DeadCountQuery) -> impl Answer<DeadCounts>;
+
     /// Queues by name, those after `after`.
     fn queues(&self, after: Option<QueueName>, limit: usize) -> impl Answer<Vec<QueueView>>;
 
@@ -426,4 +429,16 @@ pub struct DeadLetterQuery {
     pub full: bool,
     /// Ends the page early.
     pub max_bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadCountQuery {
+    /// This queue, whether it has any. None: by name, those that have some.
+    pub queue: Option<QueueName>,
+    pub after: Option<QueueName>,
+    pub limit: usize,
+    /// For each queue so many types of error, the most frequent first.
+    pub types: usize,
+    /// And so many of those that died last.
+    pub latest: usize,
 }

@@ -88,10 +88,6 @@ async fn calls_of_a_later_version_name_themselves() {
         ("PauseQueue", admin.pause_queue(pb::PauseQueueRequest::default()).await.err()),
         ("ResumeQueue", admin.resume_queue(pb::ResumeQueueRequest::default()).await.err()),
         ("GetStats", admin.get_stats(pb::GetStatsRequest::default()).await.err()),
-        (
-            "GetDeadLetterStats",
-            admin.get_dead_letter_stats(pb::GetDeadLetterStatsRequest::default()).await.err(),
-        ),
         ("SetBreaker", admin.set_breaker(pb::SetBreakerRequest::default()).await.err()),
         ("ResetBreaker", admin.reset_breaker(pb::ResetBreakerRequest::default()).await.err()),
     ];

@@ -8,9 +8,9 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Purge,
-        PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
-        Settlements, Store, StoreError, Sweep, Swept,
+        Ask, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued,
+        Health, JobView, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Store, StoreError, Sweep, Swept,
     },
 };
 use tokio::sync::watch;
@@ -94,6 +94,10 @@ impl<S: Store> Store for Counting<S> {
         query: DeadLetterQuery,
     ) -> Result<Option<DeadLetterPage>, StoreError> {
         self.inner.dead_letters(query).await
+    }
+
+    async fn dead_letter_counts(&self, query: DeadCountQuery) -> Result<DeadCounts, StoreError> {
+        self.inner.dead_letter_counts(query).await
     }
 
     async fn queues(

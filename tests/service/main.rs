@@ -12,6 +12,7 @@ mod bodies;
 mod claiming;
 mod connections;
 mod counting;
+mod dead_letter_stats;
 mod dead_letters;
 mod error_table;
 mod failing;

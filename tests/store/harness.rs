@@ -12,10 +12,10 @@ use redrive::{
     },
     env::{Clock, ManualClock},
     store::{
-        Ack, Acked, Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice, Delivered,
-        Depths, Enqueued, Extend, Extended, Idle, JobView, LeaseLost, Listener, Nack, Purge,
-        PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
-        Settlements, Store, Sweep, Swept,
+        Ack, Acked, Ask, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
+        DeadLetterQuery, DeadNotice, Delivered, Depths, Enqueued, Extend, Extended, Idle, JobView,
+        LeaseLost, Listener, Nack, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Store, Sweep, Swept,
         embedded::{Embedded, Options},
     },
 };
@@ -347,6 +347,10 @@ impl<S: Engine> Harness<S> {
     pub(crate) async fn purge(&self, purge: Purge) -> Result<Purged, PurgeRefused> {
         let answer = self.store().purge(purge).await;
         answer.expect("the store is well")
+    }
+
+    pub(crate) async fn dead_counts(&self, query: DeadCountQuery) -> DeadCounts {
+        self.store().dead_letter_counts(query).await.expect("the store is well")
     }
 
     pub(crate) async fn dead_page(&self, query: DeadLetterQuery) -> DeadLetterPage {

@@ -12,6 +12,7 @@ mod builders;
 mod abandoned;
 mod claim;
 mod corruption;
+mod counts;
 mod dead_letters;
 mod enqueue;
 mod failures;

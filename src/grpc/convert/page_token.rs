@@ -10,6 +10,7 @@ pub(super) enum Kind {
     DeadLetters = 1,
     Cutoff = 2,
     Queues = 3,
+    DeadLetterStats = 5,
 }
 
 /// `kind, checksum of the query, position, checksum of all that`.

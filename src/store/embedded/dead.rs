@@ -17,6 +17,10 @@ use crate::{
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::HashSet;
 
+/// Types of error that a queue counts one by one; the rest is counted together.
+const TYPES_MAX: i64 = 1_000;
+const OTHER_TYPES: &str = "(other)";
+
 /// A dead letter, found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dead {
@@ -166,15 +170,37 @@ impl Writer<'_> {
     /// It is no longer among the dead letters. False: it was not.
     pub(super) fn take_dead(&mut self, queue: QueueNumber, dead: &Dead) -> Result<bool, Failure> {
         let mut rows = self.sql.delete_dead.query((queue, dead.death.cast_signed()))?;
-        let overflow: Option<bool> = rows.next()?.map(|row| row.get(0)).transpose()?;
+        let taken: Option<(bool, String)> = rows
+            .next()?
+            .map(|row| Ok::<_, rusqlite::Error>((row.get(0)?, row.get(1)?)))
+            .transpose()?;
         drop(rows);
-        let Some(overflow) = overflow else {
+        let Some((overflow, counted_as)) = taken else {
             return Ok(false);
         };
+        self.sql.count_type.execute((queue, &counted_as, -1))?;
+        self.sql.delete_type.execute((queue, &counted_as))?;
         self.memory.change(queue, |queue| {
             queue.depths.dead -= 1;
             queue.depths.overflow -= u64::from(overflow);
         });
         Ok(true)
+    }
+
+    /// Counts a dead letter by its type of error; says under which.
+    pub(super) fn count_dead<'a>(
+        &mut self,
+        queue: QueueNumber,
+        error_type: &'a str,
+    ) -> Result<&'a str, Failure> {
+        if self.sql.count_type.execute((queue, error_type, 1))? > 0
+            || self.sql.insert_type.execute((queue, error_type, TYPES_MAX))? > 0
+        {
+            return Ok(error_type);
+        }
+        if self.sql.count_type.execute((queue, OTHER_TYPES, 1))? == 0 {
+            self.sql.insert_other_type.execute((queue, OTHER_TYPES))?;
+        }
+        Ok(OTHER_TYPES)
     }
 }

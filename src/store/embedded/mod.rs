@@ -6,6 +6,7 @@
 mod bytes;
 mod claim;
 mod codec;
+mod counts;
 mod dead;
 mod directory_lock;
 mod enqueue;
@@ -32,9 +33,9 @@ use crate::{
     },
     env::Clock,
     store::{
-        Ask, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobView, Listener,
-        Purge, PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued,
-        Settled, Settlements, Store, StoreError, Sweep, Swept,
+        Ask, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued,
+        Health, JobView, Listener, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Store, StoreError, Sweep, Swept,
     },
 };
 use rusqlite::Connection;
@@ -319,6 +320,10 @@ impl Store for Embedded {
         query: DeadLetterQuery,
     ) -> Result<Option<DeadLetterPage>, StoreError> {
         self.read(move |connection| read::dead_letters(connection, &query)).await
+    }
+
+    async fn dead_letter_counts(&self, query: DeadCountQuery) -> Result<DeadCounts, StoreError> {
+        self.read(move |connection| counts::dead_letter_counts(connection, &query)).await
     }
 
     async fn queues(

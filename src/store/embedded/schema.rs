@@ -78,11 +78,17 @@ CREATE TABLE failures (
     PRIMARY KEY (number, last)
 ) STRICT, WITHOUT ROWID;
 
--- Dead letters in their order of death.
+-- Dead letters in their order of death. counted_as: the type of error under which it is counted.
 CREATE TABLE dead (
     queue INTEGER NOT NULL, death INTEGER NOT NULL, number INTEGER NOT NULL,
     overflow INTEGER NOT NULL, reason INTEGER NOT NULL, died_at INTEGER NOT NULL, context TEXT NOT NULL,
+    counted_as TEXT NOT NULL,
     PRIMARY KEY (queue, death)
+) STRICT, WITHOUT ROWID;
+-- How many died of what, so that nobody has to count.
+CREATE TABLE dead_types (
+    queue INTEGER NOT NULL, error_type TEXT NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (queue, error_type)
 ) STRICT, WITHOUT ROWID;
 
 -- Only where used: callers' own ids, idempotency keys (free_at: when a finished job's key is free), deadlines.

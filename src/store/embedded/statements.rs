@@ -64,10 +64,16 @@ statements! {
     delete_failures: "DELETE FROM failures WHERE number = ?1";
     last_failure: "SELECT record FROM failures WHERE number = ?1 ORDER BY last DESC LIMIT 1";
 
-    insert_dead: "INSERT INTO dead VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow";
+    insert_dead: "INSERT INTO dead VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow, counted_as";
     oldest_dead: "SELECT death, number, reason, died_at FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
         AND overflow >= ?4 ORDER BY death LIMIT ?5";
+
+    count_type: "UPDATE dead_types SET count = count + ?3 WHERE queue = ?1 AND error_type = ?2";
+    insert_type: "INSERT INTO dead_types SELECT ?1, ?2, 1 \
+        WHERE ?3 > (SELECT count(*) FROM dead_types WHERE queue = ?1)";
+    insert_other_type: "INSERT INTO dead_types VALUES (?1, ?2, 1)";
+    delete_type: "DELETE FROM dead_types WHERE queue = ?1 AND error_type = ?2 AND count <= 0";
 
     insert_id: "INSERT INTO ids VALUES (?1, ?2, ?3, ?4)";
     delete_ids_of: "DELETE FROM ids WHERE number = ?1";
