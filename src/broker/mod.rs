@@ -8,6 +8,7 @@ mod explain;
 mod get_job;
 mod purge;
 mod queues;
+mod reminder;
 mod settle;
 mod sweeper;
 mod turns;
@@ -19,6 +20,7 @@ pub use explain::{ExplainRequest, Explained, ExplainedDelay};
 pub use get_job::JobReport;
 pub use purge::PurgeRequest;
 pub use queues::QueueReport;
+pub use reminder::Reminder;
 pub use settle::SettleReply;
 pub use wakeups::Wakeups;
 

@@ -46,7 +46,8 @@ pub trait Store: Send + Sync + 'static {
     /// asked for again meanwhile is passed over.
     fn unclaim(&self, leases: Vec<Lease>, after: Duration) -> impl Answer<()>;
 
-    /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, forgotten keys.
+    /// Does a bounded part of what time has made due: promotions, ended leases, deadlines, dead letters whose
+    /// retention is over, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
 
     /// Sends dead letters back to work.
@@ -288,6 +289,8 @@ pub struct Sweep {
 pub struct Swept {
     pub promoted: usize,
     pub expired: Vec<ExpiredLease>,
+    /// Dead letters that were kept for as long as their queue keeps them.
+    pub retention_expired: usize,
     /// When the next sweep has something to do; now, if this one stopped at its bound.
     pub next: Option<Timestamp>,
 }

@@ -9,7 +9,7 @@ use redrive::{
         dead_filter::DeadFilter, failure::Failure, glob::Glob, ids::JobId, job::DeadReason,
         verdict::Ending,
     },
-    store::{DeadLetterPage, DeadLetterQuery, Requeue, Search, Which},
+    store::{DeadLetterPage, DeadLetterQuery, Purge, Requeue, Search, Which},
 };
 
 /// Dies at once of this failure; ids say which is which.
@@ -159,5 +159,12 @@ store_test! {
         let done = h.requeue(requeue_of("q", twice())).await.unwrap();
         assert_eq!((dry.ids.len(), dry.skipped.len()), (1, 1));
         assert_eq!((dry.ids, dry.skipped), (done.ids, done.skipped));
+        h.claim("q").await;
+        die_of(&h, &[("b", "X")]).await;
+        let twice = || Which::Ids(["b", "b"].map(JobId::parse).into());
+        let dry = h.purge(Purge { dry_run: true, ..purge_of("q", twice()) }).await.unwrap();
+        let done = h.purge(purge_of("q", twice())).await.unwrap();
+        assert_eq!((dry.count, dry.skipped.len()), (1, 1));
+        assert_eq!((dry.count, dry.skipped), (done.count, done.skipped));
     }
 }

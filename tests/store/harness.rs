@@ -331,6 +331,7 @@ impl<S: Engine> Harness<S> {
             let swept = swept.expect("the store is well");
             all.promoted += swept.promoted;
             all.expired.extend(swept.expired);
+            all.retention_expired += swept.retention_expired;
             all.next = swept.next;
             if all.next.is_none_or(|next| next > self.now()) {
                 return all;

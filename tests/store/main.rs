@@ -28,6 +28,7 @@ mod purge;
 mod repeating;
 mod requeue;
 mod restart;
+mod retention;
 mod settle;
 mod steps;
 mod time;

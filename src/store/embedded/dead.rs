@@ -15,7 +15,6 @@ use crate::{
     store::{Deaths, Search, Which},
 };
 use rusqlite::{Connection, OptionalExtension, Row};
-use std::collections::HashSet;
 
 /// Types of error that a queue counts one by one; the rest is counted together.
 const TYPES_MAX: i64 = 1_000;
@@ -88,14 +87,9 @@ impl Writer<'_> {
         let all = Deaths { after: 0, up_to: newest };
         match which {
             Which::Ids(ids) => {
-                let mut named = HashSet::new();
                 let mut letters = Vec::with_capacity(ids.len());
                 for id in ids {
-                    // Who is named twice is gone the second time.
-                    let dead = match named.insert(id) {
-                        true => self.dead_of_id(queue, id, part.overflow_only)?,
-                        false => None,
-                    };
+                    let dead = self.dead_of_id(queue, id, part.overflow_only)?;
                     letters.push(dead.ok_or_else(|| id.clone()));
                 }
                 Ok(Picked { letters, has_more: false, left: all })

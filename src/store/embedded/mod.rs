@@ -17,6 +17,7 @@ mod purge;
 mod read;
 mod replies;
 mod requeue;
+mod retention;
 mod schema;
 mod settle;
 mod statements;

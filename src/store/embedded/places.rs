@@ -303,6 +303,9 @@ impl Writer<'_> {
             queue.totals.dead_lettered += 1;
             queue.totals.retried_finished += u64::from(progress.retries > 0);
         });
+        if let Some(retention) = settings.dead_letters.retention {
+            self.memory.kept_until(self.now.after(retention));
+        }
         self.died.push(DeadNotice {
             queue: name,
             id: spec.id.clone(),

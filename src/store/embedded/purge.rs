@@ -6,7 +6,11 @@ use super::{
     replies::{self, Call, Earlier},
     writer::{Failure, Writer},
 };
-use crate::store::{Purge, PurgeRefused, Purged, SkipReason};
+use crate::{
+    domain::ids::JobId,
+    store::{Purge, PurgeRefused, Purged, SkipReason},
+};
+use std::collections::HashMap;
 
 impl Writer<'_> {
     pub(super) fn purge(&mut self, purge: &Purge) -> Result<Result<Purged, PurgeRefused>, Failure> {
@@ -20,10 +24,20 @@ impl Writer<'_> {
         };
         let picked = self.pick(queue, &purge.part, &purge.which)?;
         let mut out = Purged { has_more: picked.has_more, left: picked.left, ..Purged::default() };
+        // Whoever was named before is gone, in a dry run too.
+        let mut gone = HashMap::new();
         for letter in picked.letters {
             match letter {
-                Ok(_) if purge.dry_run => out.count += 1,
-                Ok(dead) => out.count += u64::from(self.remove_dead(queue, &dead)?),
+                Ok(dead) => match gone.get(&dead.number) {
+                    Some(id) => out.skipped.push((JobId::clone(id), SkipReason::JobNotFound)),
+                    None => {
+                        if let Some((spec, _)) = self.read_head(dead.number)? {
+                            gone.insert(dead.number, spec.id);
+                        }
+                        let removed = purge.dry_run || self.remove_dead(queue, &dead)?;
+                        out.count += u64::from(removed);
+                    }
+                },
                 Err(id) => out.skipped.push((id, SkipReason::JobNotFound)),
             }
         }

@@ -11,6 +11,7 @@ use crate::{
     domain::job::{DeadReason, Spec, sameness},
     store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason},
 };
+use std::collections::HashSet;
 
 impl Writer<'_> {
     pub(super) fn requeue(
@@ -35,9 +36,21 @@ impl Writer<'_> {
         let picked = self.pick(queue, &requeue.part, &requeue.which)?;
         let mut out =
             Requeued { has_more: picked.has_more, left: picked.left, ..Requeued::default() };
+        // Whoever was named before is gone, in a dry run too.
+        let mut gone = HashSet::new();
         for letter in picked.letters {
             match letter {
-                Ok(dead) => self.requeue_one(queue, &dead, requeue, &mut out)?,
+                Ok(dead) if gone.contains(&dead.number) => {
+                    let head = self.read_head(dead.number)?;
+                    out.skipped.extend(head.map(|(spec, _)| (spec.id, SkipReason::JobNotFound)));
+                }
+                Ok(dead) => {
+                    let before = out.ids.len();
+                    self.requeue_one(queue, &dead, requeue, &mut out)?;
+                    if out.ids.len() > before {
+                        gone.insert(dead.number);
+                    }
+                }
                 Err(id) => out.skipped.push((id, SkipReason::JobNotFound)),
             }
         }

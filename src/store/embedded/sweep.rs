@@ -38,6 +38,7 @@ impl Writer<'_> {
         self.return_abandoned()?;
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
         self.pass_deadlines(ask)?;
+        swept.retention_expired = self.end_retention(&ask.settings)?;
         if self.now.since(self.last_tidied) >= TIDY_EVERY {
             self.last_tidied = self.now;
             self.tidy(&ask.settings)?;

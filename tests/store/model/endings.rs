@@ -186,7 +186,8 @@ impl Model {
             }
         };
         for (id, number) in candidates {
-            let Some(number) = number.filter(|number| part(self, *number)) else {
+            let named_before = ids.contains(&id);
+            let Some(number) = number.filter(|n| part(self, *n) && !named_before) else {
                 skipped.push((id, SkipReason::JobNotFound));
                 continue;
             };
