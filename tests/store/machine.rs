@@ -3,7 +3,7 @@
 //! `PROPTEST_CASES` raises the number of stories that are tried.
 
 use crate::{
-    builders::{self, claim_shares, requeue_of},
+    builders::{self, claim_shares, of_type, requeue_of, search},
     harness::{Engine, Harness, runtime},
     model::{Answer, Id, Job, Model, Place},
     steps::{New, Op, Pick, name, settings},
@@ -16,7 +16,10 @@ use redrive::{
         job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
     },
-    store::{Claim, Deaths, Requeue, RequeueRefused, Which, embedded::Embedded},
+    store::{
+        Claim, Deaths, Purge, PurgeRefused, Requeue, RequeueRefused, SkipReason, Which,
+        embedded::Embedded,
+    },
 };
 use std::marker::PhantomData;
 
@@ -129,6 +132,19 @@ impl<S: Engine> Real<S> {
                 };
                 self.requeue(requeue, expected).await;
             }
+            (Op::Purge { queue, pick, overflow, dry_run }, expected) => {
+                let Requeue { part, which, .. } = self.requeue_of(model, queue, &pick, overflow);
+                let purge = Purge { part, which, dry_run, request: None };
+                let done = self.h.purge(purge).await;
+                let Answer::Purged { count, skipped, has_more, cutoff } = expected else {
+                    assert_eq!(done, Err(PurgeRefused::NoSuchQueue));
+                    return;
+                };
+                let done = done.expect("the queue is there");
+                let skipped = skipped.iter().map(|id| (self.id(*id), SkipReason::JobNotFound));
+                assert_eq!((done.count, done.skipped), (*count, skipped.collect()));
+                assert_eq!((done.has_more, done.left.up_to), (*has_more, *cutoff));
+            }
             (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
                 let swept = self.h.sweep().await;
                 assert_eq!(swept.promoted, *promoted);
@@ -190,14 +206,17 @@ impl<S: Engine> Real<S> {
     }
 
     fn requeue_of(&self, model: &Model, queue: usize, pick: &Pick, overflow: bool) -> Requeue {
+        let among = match &model.answer {
+            Answer::Requeued { cutoff, .. } | Answer::Purged { cutoff, .. } => {
+                Some(Deaths { after: 0, up_to: *cutoff })
+            }
+            _ => None,
+        };
         let which = match pick {
             Pick::Ids(ids) => Which::Ids(ids.iter().map(|id| self.id(*id)).collect()),
-            Pick::Oldest { limit, .. } => {
-                let among = match &model.answer {
-                    Answer::Requeued { cutoff, .. } => Some(Deaths { after: 0, up_to: *cutoff }),
-                    _ => None,
-                };
-                Which::Oldest { limit: *limit, among }
+            Pick::Oldest { limit, .. } => Which::Oldest { limit: *limit, among },
+            Pick::Found { error_type, limit, .. } => {
+                Which::Found { search: search(of_type(error_type)), limit: *limit, among }
             }
         };
         let part = format!("dlq:{}{}", if overflow { "overflow:" } else { "" }, name(queue));

@@ -138,6 +138,12 @@ pub(crate) enum Answer {
         has_more: bool,
         cutoff: u64,
     },
+    Purged {
+        count: u64,
+        skipped: Vec<Id>,
+        has_more: bool,
+        cutoff: u64,
+    },
     Swept {
         promoted: usize,
         expired: Vec<Id>,
@@ -201,6 +207,9 @@ impl Model {
             Op::Unclaim(lease) => self.unclaim(*lease),
             Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
                 self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
+            }
+            Op::Purge { queue, pick, overflow, dry_run } => {
+                self.purge(*queue, pick, *overflow, *dry_run)
             }
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
