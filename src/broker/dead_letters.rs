@@ -2,28 +2,33 @@
 
 use super::{Broker, Error, Refusal};
 use crate::{
-    domain::ids::{DeadPart, JobId, QueueName},
+    domain::{
+        dead_filter::DeadFilter,
+        ids::{DeadPart, JobId, QueueName},
+    },
     store::{
-        DeadLetterPage, DeadLetterQuery, Deaths, Refused, Requeue, RequeueRefused, Requeued,
-        SkipReason, Store, Which,
+        DeadLetterPage, DeadLetterQuery, Deaths, Refused, RequestId, Requeue, RequeueRefused,
+        Requeued, Search, SkipReason, Store, Which,
     },
 };
 
 #[derive(Clone, Debug)]
 pub struct RequeueRequest {
     pub part: DeadPart,
-    pub which: RequeueSelector,
+    pub which: Selector,
     pub target: Option<QueueName>,
     pub keep_attempts: bool,
     pub dry_run: bool,
     /// From an earlier answer.
     pub among: Option<Deaths>,
+    pub request: Option<RequestId>,
 }
 
 /// Exactly one way to say which dead letters are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequeueSelector {
+pub enum Selector {
     Ids(Vec<JobId>),
+    Filter { filter: DeadFilter, limit: usize },
     Oldest(usize),
     All { limit: usize },
 }
@@ -42,38 +47,62 @@ impl<S: Store> Broker<S> {
 
     pub async fn requeue(&self, request: RequeueRequest) -> Result<Requeued, Error> {
         let queue = request.part.queue.clone();
-        let which = match request.which {
-            RequeueSelector::Ids(ids) => Which::Ids(ids),
-            RequeueSelector::Oldest(limit) | RequeueSelector::All { limit } => {
-                Which::Oldest { limit: limit.min(self.limits.bulk_max), among: request.among }
-            }
-        };
+        let which = self.which(request.which, request.among);
         let configured = self.is_configured(&queue);
-        let named = match &which {
-            Which::Ids(ids) if configured => ids.clone(),
-            _ => Vec::new(),
-        };
+        let missing = if configured { missing(&which) } else { Vec::new() };
         let requeue = Requeue {
             part: request.part,
             which,
             target: request.target,
             keep_attempts: request.keep_attempts,
             dry_run: request.dry_run,
+            request: request.request,
         };
         match self.store.requeue(self.ask(), requeue).await? {
             Ok(requeued) => Ok(requeued),
             Err(RequeueRefused::NoSuchQueue) if configured => {
-                let skipped = named.into_iter().map(|id| (id, SkipReason::JobNotFound));
-                Ok(Requeued { skipped: skipped.collect(), ..Requeued::default() })
+                Ok(Requeued { skipped: missing, ..Requeued::default() })
             }
             Err(RequeueRefused::NoSuchQueue) => Err(self.unknown_queue(queue)),
+            Err(RequeueRefused::RequestIdTaken) => Err(request_id_taken()),
             Err(RequeueRefused::TooManyQueues { limit }) => {
                 Err(Refusal::NotAdded(Refused::TooManyQueues { limit }).into())
             }
         }
     }
 
-    fn unknown_queue(&self, queue: QueueName) -> Error {
+    pub(super) fn which(&self, selector: Selector, among: Option<Deaths>) -> Which {
+        match selector {
+            Selector::Ids(ids) => Which::Ids(ids),
+            Selector::Filter { filter, limit } => {
+                let limit = limit.min(self.limits.bulk_max);
+                Which::Found {
+                    search: Search { filter, look_at: self.limits.filtered },
+                    limit,
+                    among,
+                }
+            }
+            Selector::Oldest(limit) | Selector::All { limit } => {
+                Which::Oldest { limit: limit.min(self.limits.bulk_max), among }
+            }
+        }
+    }
+
+    pub(super) fn unknown_queue(&self, queue: QueueName) -> Error {
         Refusal::QueueNotFound { queue }.into()
+    }
+}
+
+pub(super) fn request_id_taken() -> Error {
+    let message = "was used for a call with other fields within the last 10 minutes; repeat that \
+                   call as it was, or use a new id";
+    Refusal::Field { field: "request_id".into(), message: message.into() }.into()
+}
+
+/// A queue that is configured and was never used has no dead letters: all that were named are not there.
+pub(super) fn missing(which: &Which) -> Vec<(JobId, SkipReason)> {
+    match which {
+        Which::Ids(ids) => ids.iter().map(|id| (id.clone(), SkipReason::JobNotFound)).collect(),
+        _ => Vec::new(),
     }
 }

@@ -2,13 +2,16 @@
 
 mod cancel;
 mod claim;
+mod dead_letter_stats;
 mod dead_letters;
 mod enqueue;
 mod explain;
 mod get_job;
 mod list_jobs;
 mod pause;
+mod purge;
 mod queues;
+mod reminder;
 mod run_now;
 mod settle;
 mod stats;
@@ -17,11 +20,13 @@ mod turns;
 mod wakeups;
 
 pub use claim::{ClaimReply, ClaimRequest, Order};
-pub use dead_letters::{RequeueRequest, RequeueSelector};
+pub use dead_letters::{RequeueRequest, Selector};
 pub use explain::{ExplainRequest, Explained, ExplainedDelay};
 pub use get_job::JobReport;
 pub use list_jobs::JobListing;
+pub use purge::PurgeRequest;
 pub use queues::QueueReport;
+pub use reminder::Reminder;
 pub use settle::SettleReply;
 pub use wakeups::Wakeups;
 

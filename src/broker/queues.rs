@@ -53,7 +53,8 @@ impl<S: Store> Broker<S> {
             return Ok(true);
         }
         let part = DeadPart { queue: name.clone(), overflow_only: false };
-        let query = DeadLetterQuery { part, after: 0, limit: 0, full: false, max_bytes: 0 };
+        let (search, full) = (None, false);
+        let query = DeadLetterQuery { part, after: 0, limit: 0, search, full, max_bytes: 0 };
         Ok(self.store.dead_letters(query).await?.is_some())
     }
 

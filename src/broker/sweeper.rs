@@ -73,6 +73,9 @@ impl<S: Store> Broker<S> {
                 "lease ran out"
             );
         }
+        if swept.retention_expired > 0 {
+            tracing::info!(dead_letters = swept.retention_expired, "their retention is over");
+        }
         Ok(swept)
     }
 

@@ -26,6 +26,8 @@ pub struct Limits {
     pub bulk_default: usize,
     pub bulk_max: usize,
     pub leases: usize,
+    /// Dead letters that one call with a filter looks at.
+    pub filtered: usize,
 }
 
 impl Default for Limits {
@@ -52,6 +54,7 @@ impl Default for Limits {
             bulk_default: 1_000,
             bulk_max: 10_000,
             leases: 1_000_000,
+            filtered: 10_000,
         }
     }
 }

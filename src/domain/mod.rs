@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod chance;
+pub mod dead_filter;
 pub mod duration;
 pub mod failure;
 pub mod glob;

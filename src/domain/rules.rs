@@ -144,7 +144,7 @@ pub fn first_match<'a>(
     own.iter().chain(defaults).find(|rule| rule.matcher.matches(error))
 }
 
-fn contains_ignoring_ascii_case(text: &str, part: &str) -> bool {
+pub(super) fn contains_ignoring_ascii_case(text: &str, part: &str) -> bool {
     // `windows` panics on length 0.
     part.is_empty()
         || text.as_bytes().windows(part.len()).any(|w| w.eq_ignore_ascii_case(part.as_bytes()))

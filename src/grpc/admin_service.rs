@@ -106,16 +106,26 @@ impl<S: Store> AdminService for AdminApi<S> {
 
     async fn get_dead_letter_stats(
         &self,
-        _: Request<pb::GetDeadLetterStatsRequest>,
+        request: Request<pb::GetDeadLetterStatsRequest>,
     ) -> Reply<pb::GetDeadLetterStatsResponse> {
-        Err(status::not_implemented("GetDeadLetterStats"))
+        let limits = self.broker.limits();
+        let query = convert::dead_letter_stats(limits, request.get_ref()).map_err(refused)?;
+        let (queue, after) = (query.queue.clone(), query.after.clone());
+        let counts = self.broker.dead_letter_stats(queue, after, query.limit).await;
+        let counts = counts.map_err(status::status)?;
+        Ok(Response::new(convert::dead_letter_stats_page(limits, &query, &counts)))
     }
 
     async fn purge_dead_letters(
         &self,
-        _: Request<pb::PurgeDeadLettersRequest>,
+        request: Request<pb::PurgeDeadLettersRequest>,
     ) -> Reply<pb::PurgeDeadLettersResponse> {
-        Err(status::not_implemented("PurgeDeadLetters"))
+        let settings = self.broker.settings();
+        let context = super::context(&self.broker, &settings, &[]);
+        let purge = convert::purge(&context, request.into_inner()).map_err(refused)?;
+        let asked = convert::Asked::from(&purge);
+        let purged = self.broker.purge_dead_letters(purge).await.map_err(status::status)?;
+        Ok(Response::new(convert::purge_response(&asked, purged)))
     }
 
     async fn set_breaker(

@@ -27,6 +27,7 @@ pub(super) fn published(limits: &Limits) -> HashMap<String, String> {
         bulk_default,
         bulk_max,
         leases,
+        filtered,
     } = limits;
     [
         ("body", size(*body_bytes)),
@@ -50,6 +51,7 @@ pub(super) fn published(limits: &Limits) -> HashMap<String, String> {
         ("bulk_default", bulk_default.to_string()),
         ("bulk_max", bulk_max.to_string()),
         ("leases", leases.to_string()),
+        ("filtered", filtered.to_string()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))

@@ -8,7 +8,7 @@ use super::{
     unanswered::IfUnanswered,
 };
 use crate::{
-    broker::{Broker, Error, Refusal, RequeueSelector},
+    broker::{Broker, Error, Refusal},
     store::{Settlements, Store, StoreError, Unanswered},
 };
 use std::sync::Arc;
@@ -118,20 +118,18 @@ impl<S: Store> QueueService for QueueApi<S> {
         let settings = self.broker.settings();
         let context = super::context(&self.broker, &settings, &[]);
         let query = convert::list_dead_letters(&context, request.into_inner()).map_err(refused)?;
-        let (part, full) = (query.part.clone(), query.full);
-        let page = self.broker.list_dead_letters(query).await.map_err(status::status)?;
+        let page = self.broker.list_dead_letters(query.clone()).await.map_err(status::status)?;
         let limits = self.broker.limits();
-        self.room.response(convert::dead_letters_page(&settings, limits, (&part, full), page))
+        self.room.response(convert::dead_letters_page(&settings, limits, &query, page))
     }
 
     async fn requeue(&self, request: Request<pb::RequeueRequest>) -> Reply<pb::RequeueResponse> {
         let settings = self.broker.settings();
         let context = super::context(&self.broker, &settings, &[]);
         let requeue = convert::requeue(&context, request.into_inner()).map_err(refused)?;
-        let by_id = matches!(requeue.which, RequeueSelector::Ids(_));
-        let part = requeue.part.clone();
+        let asked = convert::Asked::from(&requeue);
         let requeued = self.broker.requeue(requeue).await.map_err(status::status)?;
-        Ok(Response::new(convert::requeue_response((!by_id).then_some(&part), requeued)))
+        Ok(Response::new(convert::requeue_response(&asked, requeued)))
     }
 
     async fn breaker_status(

@@ -82,6 +82,7 @@ async fn serve<S: Store>(
     let timeout = config.shutdown_timeout;
 
     let sweeper = tokio::spawn(broker.clone().run_sweeper());
+    let reminder = tokio::spawn(broker.clone().run_reminder());
     let (stopping, mut stopped) = watch::channel(false);
     let stop = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -103,6 +104,7 @@ async fn serve<S: Store>(
     };
     let ended = stop::when_told(server, sweeper, signal, begin, timeout).await;
     reloads.abort();
+    reminder.abort();
     broker.store().close().await;
     tracing::info!("stopped");
     ended

@@ -13,6 +13,7 @@ pub use operator::*;
 pub use view::*;
 
 use crate::domain::{
+    dead_filter::DeadFilter,
     failure::Failure,
     ids::{DeadPart, JobId, QueueName},
     job::{Attempt, DeadReason, Delivery, NewJob, Progress, Spec, State},
@@ -47,17 +48,24 @@ pub trait Store: Send + Sync + 'static {
     /// passed over; a job that was cancelled while it was out is removed.
     fn unclaim(&self, unanswered: Unanswered) -> impl Answer<()>;
 
-    /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, forgotten keys.
+    /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, dead letters whose
+    /// retention is over, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
 
     /// Sends dead letters back to work.
     fn requeue(&self, ask: Ask, requeue: Requeue) -> impl Answer<Result<Requeued, RequeueRefused>>;
+
+    /// Removes dead letters for good.
+    fn purge(&self, purge: Purge) -> impl Answer<Result<Purged, PurgeRefused>>;
 
     /// The jobs of this id, with their history: one in each queue that has it.
     fn job(&self, id: JobId, queue: Option<QueueName>) -> impl Answer<Vec<JobView>>;
 
     /// A page of dead letters in their order of death. `None`: no such queue.
     fn dead_letters(&self, query: DeadLetterQuery) -> impl Answer<Option<DeadLetterPage>>;
+
+    /// Dead letters, counted. A queue that does not exist is left out.
+    fn dead_letter_counts(&self, query: DeadCountQuery) -> impl Answer<DeadCounts>;
 
     /// Queues by name, those after `after`.
     fn queues(&self, after: Option<QueueName>, limit: usize) -> impl Answer<Vec<QueueView>>;
@@ -328,6 +336,8 @@ pub struct Sweep {
 pub struct Swept {
     pub promoted: usize,
     pub expired: Vec<ExpiredLease>,
+    /// Dead letters that were kept for as long as their queue keeps them.
+    pub retention_expired: usize,
     /// When the next sweep has something to do; now, if this one stopped at its bound.
     pub next: Option<Timestamp>,
 }
@@ -360,7 +370,19 @@ pub struct Requeue {
     pub target: Option<QueueName>,
     pub keep_attempts: bool,
     pub dry_run: bool,
+    pub request: Option<RequestId>,
 }
+
+/// A call that may come again: within [`REPLY_KEPT`] it gets the answer of the first time, and nothing more happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    pub id: String,
+    /// The sum of all that the call asks for: under the same id nothing else may be asked.
+    pub asked: [u8; 32],
+}
+
+/// How long the answer to a call with a request id is remembered.
+pub const REPLY_KEPT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -370,6 +392,20 @@ pub enum Which {
         limit: usize,
         among: Option<Deaths>,
     },
+    /// The first so many that the search finds.
+    Found {
+        search: Search,
+        limit: usize,
+        among: Option<Deaths>,
+    },
+}
+
+/// Looks for dead letters in the order of death.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    pub filter: DeadFilter,
+    /// Records that one call looks at, at most.
+    pub look_at: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -395,6 +431,32 @@ pub enum RequeueRefused {
     TooManyQueues {
         limit: usize,
     },
+    /// Another call had it.
+    RequestIdTaken,
+}
+
+#[derive(Clone, Debug)]
+pub struct Purge {
+    pub part: DeadPart,
+    pub which: Which,
+    pub dry_run: bool,
+    pub request: Option<RequestId>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    pub count: u64,
+    pub skipped: Vec<(JobId, SkipReason)>,
+    pub has_more: bool,
+    /// What going on meets: not what died since the first call.
+    pub left: Deaths,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PurgeRefused {
+    NoSuchQueue,
+    /// Another call had it.
+    RequestIdTaken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -411,8 +473,22 @@ pub struct DeadLetterQuery {
     /// Those that died after this one.
     pub after: u64,
     pub limit: usize,
+    /// Only what it finds: the page may be short, or empty, and still have a next one.
+    pub search: Option<Search>,
     /// Bodies and headers too.
     pub full: bool,
     /// Ends the page early.
     pub max_bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadCountQuery {
+    /// This queue, whether it has any. None: by name, those that have some.
+    pub queue: Option<QueueName>,
+    pub after: Option<QueueName>,
+    pub limit: usize,
+    /// For each queue so many types of error, the most frequent first.
+    pub types: usize,
+    /// And so many of those that died last.
+    pub latest: usize,
 }

@@ -2,7 +2,7 @@
 
 use crate::domain::{
     failure::Failure,
-    ids::QueueName,
+    ids::{JobId, QueueName},
     job::{Attempt, DeadReason, Delivery, Progress, Spec, State},
     pause::Pause,
     time::Timestamp,
@@ -55,6 +55,40 @@ pub struct DeadLetterPage {
     pub next: Option<u64>,
     /// Of the part asked for.
     pub total: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadCounts {
+    pub queues: Vec<DeadCount>,
+    /// Of all queues asked for, on this page or not.
+    pub total: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadCount {
+    pub queue: QueueName,
+    /// Overflow included.
+    pub count: u64,
+    pub overflow: u64,
+    pub oldest: Option<Timestamp>,
+    /// Most frequent first; empty where there was no failure.
+    pub by_error_type: Vec<(String, u64)>,
+    /// Last death first.
+    pub latest: Vec<LatestDeath>,
+}
+
+impl DeadCount {
+    pub fn none(queue: QueueName) -> Self {
+        let (by_error_type, latest) = (Vec::new(), Vec::new());
+        Self { queue, count: 0, overflow: 0, oldest: None, by_error_type, latest }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatestDeath {
+    pub id: JobId,
+    pub error_type: String,
+    pub died_at: Timestamp,
 }
 
 #[derive(Clone, Debug)]

@@ -82,14 +82,6 @@ async fn calls_of_a_later_version_name_themselves() {
     let refused = [
         ("Work", queue.work(tokio_stream::empty()).await.err()),
         ("BreakerStatus", queue.breaker_status(pb::BreakerStatusRequest::default()).await.err()),
-        (
-            "GetDeadLetterStats",
-            admin.get_dead_letter_stats(pb::GetDeadLetterStatsRequest::default()).await.err(),
-        ),
-        (
-            "PurgeDeadLetters",
-            admin.purge_dead_letters(pb::PurgeDeadLettersRequest::default()).await.err(),
-        ),
         ("SetBreaker", admin.set_breaker(pb::SetBreakerRequest::default()).await.err()),
         ("ResetBreaker", admin.reset_breaker(pb::ResetBreakerRequest::default()).await.err()),
     ];

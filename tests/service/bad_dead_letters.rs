@@ -15,6 +15,10 @@ fn requeue(queue: &str) -> pb::RequeueRequest {
     pb::RequeueRequest { queue: queue.into(), ..Default::default() }
 }
 
+fn purge(queue: &str) -> pb::PurgeDeadLettersRequest {
+    pb::PurgeDeadLettersRequest { queue: queue.into(), ..Default::default() }
+}
+
 fn all(queue: &str) -> pb::RequeueRequest {
     pb::RequeueRequest { all: true, ..requeue(queue) }
 }
@@ -64,8 +68,7 @@ async fn exactly_one_selector_is_named() {
         (pb::RequeueRequest { job_ids: ids(), all: true, ..requeue("q") }, &["job_ids", "all"]),
         (pb::RequeueRequest { filter: filter(), all: true, ..requeue("q") }, &["filter", "all"]),
         (pb::RequeueRequest { filter: filter(), ..requeue("q") }, &["filter"]),
-        // Not in this version: refused, never taken for "all".
-        (pb::RequeueRequest { filter: given, ..requeue("q") }, &["filter"]),
+        (pb::RequeueRequest { filter: given, all: true, ..requeue("q") }, &["filter", "all"]),
         (pb::RequeueRequest { limit: 5, job_ids: ids(), ..requeue("q") }, &["limit"]),
         (pb::RequeueRequest { job_ids: vec![String::new()], ..requeue("q") }, &["job_ids[0]"]),
         (pb::RequeueRequest { job_ids: vec!["x".repeat(257)], ..requeue("q") }, &["job_ids[0]"]),
@@ -75,20 +78,50 @@ async fn exactly_one_selector_is_named() {
 }
 
 #[tokio::test]
-async fn reasons_are_bounded_and_request_ids_come_later() {
+async fn nothing_is_purged_by_accident() {
+    let scene = Scene::set().await;
+    let ids = || vec!["dead".to_owned()];
+    let filter = || Some(pb::DeadLetterFilter::default());
+    let all = || pb::PurgeDeadLettersRequest { all: true, ..purge("q") };
+    for (request, fields) in [
+        (purge("q"), &["job_ids"][..]),
+        (pb::PurgeDeadLettersRequest { oldest: 1, ..all() }, &["oldest", "all"]),
+        (pb::PurgeDeadLettersRequest { job_ids: ids(), ..all() }, &["job_ids", "all"]),
+        (pb::PurgeDeadLettersRequest { filter: filter(), ..all() }, &["filter", "all"]),
+        (pb::PurgeDeadLettersRequest { filter: filter(), ..purge("q") }, &["filter"]),
+        (pb::PurgeDeadLettersRequest { job_ids: ids(), limit: 5, ..purge("q") }, &["limit"]),
+        (pb::PurgeDeadLettersRequest { reason: "x".repeat(1_025), ..all() }, &["reason"]),
+        (pb::PurgeDeadLettersRequest { queue: "dlq:".into(), ..all() }, &["queue"]),
+        (pb::PurgeDeadLettersRequest { cutoff: "rubbish".into(), ..all() }, &["cutoff"]),
+    ] {
+        scene.refuses_fields(scene.server.purge(request), fields).await;
+    }
+    let unknown = pb::PurgeDeadLettersRequest { all: true, ..purge("nope") };
+    let call = scene.server.purge(unknown);
+    scene.refuses(call, Code::NotFound, "QUEUE_NOT_FOUND", &[]).await;
+    scene.still_works().await;
+}
+
+#[tokio::test]
+async fn reasons_and_request_ids_are_bounded() {
     let scene = Scene::set().await;
     let request = pb::RequeueRequest { reason: "x".repeat(1_025), ..all("q") };
     scene.refuses_fields(scene.server.requeue(request), &["reason"]).await;
-    let request = pb::RequeueRequest { request_id: "again".into(), ..all("q") };
+    let request = pb::RequeueRequest { request_id: "x".repeat(257), ..all("q") };
     scene.refuses_fields(scene.server.requeue(request), &["request_id"]).await;
 }
 
 #[tokio::test]
-async fn filters_of_a_list_come_later_and_an_empty_one_is_none() {
+async fn a_filter_of_a_list_is_checked_and_an_empty_one_is_none() {
     let scene = Scene::set().await;
-    let filter = Some(pb::DeadLetterFilter { http_status: 503, ..Default::default() });
-    let filtered = pb::ListDeadLettersRequest { filter, ..list("q") };
-    scene.refuses_fields(scene.server.list_dead(filtered), &["filter"]).await;
+    let bad = || pb::DeadLetterFilter { reason: 77, fingerprint: "?".into(), ..Default::default() };
+    let fields = ["filter.reason", "filter.fingerprint"];
+    let filtered = pb::ListDeadLettersRequest { filter: Some(bad()), ..list("q") };
+    scene.refuses_fields(scene.server.list_dead(filtered), &fields).await;
+    let filtered = pb::RequeueRequest { filter: Some(bad()), ..requeue("q") };
+    scene.refuses_fields(scene.server.requeue(filtered), &fields).await;
+    let filtered = pb::PurgeDeadLettersRequest { filter: Some(bad()), ..purge("q") };
+    scene.refuses_fields(scene.server.purge(filtered), &fields).await;
     let filter = Some(pb::DeadLetterFilter::default());
     let empty = pb::ListDeadLettersRequest { filter, ..list("q") };
     assert_eq!(scene.server.list_dead(empty).await.unwrap().dead_letters.len(), 1);

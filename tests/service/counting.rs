@@ -7,10 +7,10 @@ use redrive::{
         time::Timestamp,
     },
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage,
-        JobQuery, JobRefused, JobView, NewPause, PauseRefused, QueueView, Refused, Requeue,
-        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
-        Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
+        DeadLetterQuery, Enqueued, Health, JobPage, JobQuery, JobRefused, JobView, NewPause,
+        PauseRefused, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept, Unanswered,
     },
 };
 use tokio::sync::watch;
@@ -77,6 +77,10 @@ impl<S: Store> Store for Counting<S> {
         self.inner.requeue(ask, requeue).await
     }
 
+    async fn purge(&self, purge: Purge) -> Result<Result<Purged, PurgeRefused>, StoreError> {
+        self.inner.purge(purge).await
+    }
+
     async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
         self.inner.job(id, queue).await
     }
@@ -86,6 +90,10 @@ impl<S: Store> Store for Counting<S> {
         query: DeadLetterQuery,
     ) -> Result<Option<DeadLetterPage>, StoreError> {
         self.inner.dead_letters(query).await
+    }
+
+    async fn dead_letter_counts(&self, query: DeadCountQuery) -> Result<DeadCounts, StoreError> {
+        self.inner.dead_letter_counts(query).await
     }
 
     async fn queues(

@@ -158,6 +158,13 @@ impl Server {
         inner(self.queue().requeue(which).await)
     }
 
+    pub(crate) async fn purge(
+        &self,
+        which: pb::PurgeDeadLettersRequest,
+    ) -> Result<pb::PurgeDeadLettersResponse, Status> {
+        inner(self.admin().purge_dead_letters(which).await)
+    }
+
     pub(crate) async fn list_dead(
         &self,
         list: pb::ListDeadLettersRequest,

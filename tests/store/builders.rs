@@ -2,7 +2,9 @@
 
 use redrive::{
     domain::{
+        dead_filter::DeadFilter,
         failure::Failure,
+        glob::Glob,
         ids::{DeadPart, JobId, QueueName},
         job::{Body, Expiry, NewJob, Start},
         policy::{Jitter, PolicyOverride},
@@ -10,7 +12,9 @@ use redrive::{
         time::Timestamp,
         verdict::Ending,
     },
-    store::{Claim, DeadLetterQuery, JobQuery, Requeue, Settlements, Share, Sweep, Which},
+    store::{
+        Claim, DeadLetterQuery, JobQuery, Purge, Requeue, Search, Settlements, Share, Sweep, Which,
+    },
 };
 use std::time::Duration;
 
@@ -155,6 +159,7 @@ pub(crate) fn dead_query(name: &str) -> DeadLetterQuery {
         part: DeadPart::parse(name).expect("a queue's dead letters"),
         after: 0,
         limit: 1_000,
+        search: None,
         full: true,
         max_bytes: usize::MAX,
     }
@@ -180,7 +185,26 @@ pub(crate) fn requeue_of(name: &str, which: Which) -> Requeue {
         target: None,
         keep_attempts: false,
         dry_run: false,
+        request: None,
     }
+}
+
+pub(crate) fn purge_of(name: &str, which: Which) -> Purge {
+    let part = DeadPart::parse(name).expect("a queue's dead letters");
+    Purge { part, which, dry_run: false, request: None }
+}
+
+/// What dead letters of this type of error are found by.
+pub(crate) fn of_type(error_type: &str) -> DeadFilter {
+    DeadFilter { error_type: Some(Glob::new(error_type)), ..DeadFilter::default() }
+}
+
+pub(crate) fn search(filter: DeadFilter) -> Search {
+    Search { filter, look_at: 10_000 }
+}
+
+pub(crate) fn found(filter: DeadFilter, limit: usize) -> Which {
+    Which::Found { search: search(filter), limit, among: None }
 }
 
 pub(crate) fn oldest(limit: usize) -> Which {

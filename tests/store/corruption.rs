@@ -165,3 +165,19 @@ fn a_damaged_attempt_is_shown_as_such() {
         assert!(h.ack(lease).await.is_ok());
     });
 }
+
+#[test]
+fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
+    run(async |mut h: Harness<Embedded>| {
+        for column in ["head", "body"] {
+            h.enqueue(job("q").id("bad").key("k").priority(5).expires(HOUR)).await;
+            flip(&mut h, "jobs", column, 0).await;
+            next_flows(&h).await;
+            assert_eq!(h.purge(purge_of("q", oldest(10))).await.unwrap().count, 1);
+            assert!(h.views(&JobId::parse("bad")).await.is_empty());
+            assert_eq!(h.depths("q").await.held(), 0);
+        }
+        h.enqueue(job("q").id("bad").key("k").body("other")).await;
+        h.audit().await;
+    });
+}

@@ -12,10 +12,11 @@ use redrive::{
     },
     env::{Clock, ManualClock},
     store::{
-        Ack, Acked, Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, DeadNotice,
-        Delivered, Depths, Enqueued, Extend, Extended, Idle, JobPage, JobQuery, JobRefused,
-        JobView, LeaseLost, Listener, Nack, NewPause, PauseRefused, QueueView, Refused, Requeue,
-        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, Sweep, Swept, Unanswered,
+        Ack, Acked, Ask, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
+        DeadLetterQuery, DeadNotice, Delivered, Depths, Enqueued, Extend, Extended, Idle, JobPage,
+        JobQuery, JobRefused, JobView, LeaseLost, Listener, Nack, NewPause, PauseRefused, Purge,
+        PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
+        Settlements, Stats, Store, Sweep, Swept, Unanswered,
         embedded::{Embedded, Options},
     },
 };
@@ -346,6 +347,7 @@ impl<S: Engine> Harness<S> {
             let swept = swept.expect("the store is well");
             all.promoted += swept.promoted;
             all.expired.extend(swept.expired);
+            all.retention_expired += swept.retention_expired;
             all.next = swept.next;
             if all.next.is_none_or(|next| next > self.now()) {
                 return all;
@@ -357,6 +359,15 @@ impl<S: Engine> Harness<S> {
     pub(crate) async fn requeue(&self, requeue: Requeue) -> Result<Requeued, RequeueRefused> {
         let answer = self.store().requeue(self.ask(), requeue).await;
         answer.expect("the store is well")
+    }
+
+    pub(crate) async fn purge(&self, purge: Purge) -> Result<Purged, PurgeRefused> {
+        let answer = self.store().purge(purge).await;
+        answer.expect("the store is well")
+    }
+
+    pub(crate) async fn dead_counts(&self, query: DeadCountQuery) -> DeadCounts {
+        self.store().dead_letter_counts(query).await.expect("the store is well")
     }
 
     pub(crate) async fn dead_page(&self, query: DeadLetterQuery) -> DeadLetterPage {

@@ -3,7 +3,7 @@
 //! `PROPTEST_CASES` raises the number of stories that are tried.
 
 use crate::{
-    builders::{self, claim_shares, jobs_of, requeue_of},
+    builders::{self, claim_shares, jobs_of, of_type, requeue_of, search},
     harness::{Engine, Harness, runtime},
     model::{Answer, Id, Job, Model, Place},
     steps::{New, Op, Pick, name, settings},
@@ -17,7 +17,8 @@ use redrive::{
         lease::Lease,
     },
     store::{
-        Claim, Deaths, JobQuery, JobRefused, Requeue, RequeueRefused, Which, embedded::Embedded,
+        Claim, Deaths, JobQuery, JobRefused, Purge, PurgeRefused, Requeue, RequeueRefused,
+        SkipReason, Which, embedded::Embedded,
     },
 };
 use std::marker::PhantomData;
@@ -148,6 +149,19 @@ impl<S: Engine> Real<S> {
                 let done = self.h.run_now_in(self.id(id), queue.map(name)).await;
                 assert_eq!(done.map_err(in_order), *expected);
             }
+            (Op::Purge { queue, pick, overflow, dry_run }, expected) => {
+                let Requeue { part, which, .. } = self.requeue_of(model, queue, &pick, overflow);
+                let purge = Purge { part, which, dry_run, request: None };
+                let done = self.h.purge(purge).await;
+                let Answer::Purged { count, skipped, has_more, cutoff } = expected else {
+                    assert_eq!(done, Err(PurgeRefused::NoSuchQueue));
+                    return;
+                };
+                let done = done.expect("the queue is there");
+                let skipped = skipped.iter().map(|id| (self.id(*id), SkipReason::JobNotFound));
+                assert_eq!((done.count, done.skipped), (*count, skipped.collect()));
+                assert_eq!((done.has_more, done.left.up_to), (*has_more, *cutoff));
+            }
             (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
                 let swept = self.h.sweep().await;
                 assert_eq!(swept.promoted, *promoted);
@@ -209,14 +223,17 @@ impl<S: Engine> Real<S> {
     }
 
     fn requeue_of(&self, model: &Model, queue: usize, pick: &Pick, overflow: bool) -> Requeue {
+        let among = match &model.answer {
+            Answer::Requeued { cutoff, .. } | Answer::Purged { cutoff, .. } => {
+                Some(Deaths { after: 0, up_to: *cutoff })
+            }
+            _ => None,
+        };
         let which = match pick {
             Pick::Ids(ids) => Which::Ids(ids.iter().map(|id| self.id(*id)).collect()),
-            Pick::Oldest { limit, .. } => {
-                let among = match &model.answer {
-                    Answer::Requeued { cutoff, .. } => Some(Deaths { after: 0, up_to: *cutoff }),
-                    _ => None,
-                };
-                Which::Oldest { limit: *limit, among }
+            Pick::Oldest { limit, .. } => Which::Oldest { limit: *limit, among },
+            Pick::Found { error_type, limit, .. } => {
+                Which::Found { search: search(of_type(error_type)), limit: *limit, among }
             }
         };
         let part = format!("dlq:{}{}", if overflow { "overflow:" } else { "" }, name(queue));

@@ -43,6 +43,12 @@ pub(crate) enum Pick {
         limit: usize,
         back: u64,
     },
+    /// The oldest that died of this.
+    Found {
+        error_type: &'static str,
+        limit: usize,
+        back: u64,
+    },
 }
 
 /// One step. Leases are named by the order in which they were given out.
@@ -86,6 +92,12 @@ pub(crate) enum Op {
     RunNow {
         id: Id,
         queue: Option<usize>,
+    },
+    Purge {
+        queue: usize,
+        pick: Pick,
+        overflow: bool,
+        dry_run: bool,
     },
     Sweep,
     Advance(Duration),
@@ -179,14 +191,33 @@ fn ending() -> impl Strategy<Value = Ending> {
     ]
 }
 
-fn requeue(made: usize) -> impl Strategy<Value = Op> {
+fn pick(made: usize) -> impl Strategy<Value = Pick> {
     let id = prop_oneof![(0..4u8).prop_map(Id::Own), (0..made.max(1)).prop_map(Id::Made)];
-    let pick = prop_oneof![
+    let error_type = select(vec!["Timeout", "Lease*", "*Error"]);
+    prop_oneof![
         1 => prop::collection::vec(id, 1..4).prop_map(Pick::Ids),
         2 => (0usize..4, 0u64..3).prop_map(|(limit, back)| Pick::Oldest { limit, back }),
-    ];
+        2 => (error_type, 0usize..4, 0u64..3)
+            .prop_map(|(error_type, limit, back)| Pick::Found { error_type, limit, back }),
+    ]
+}
+
+fn purge(made: usize) -> impl Strategy<Value = Op> {
     let unlikely = || prop::bool::weighted(0.2);
-    (0..QUEUES, pick, unlikely(), prop::option::weighted(0.4, 0..QUEUES), unlikely(), unlikely())
+    (0..QUEUES, pick(made), unlikely(), unlikely())
+        .prop_map(|(queue, pick, overflow, dry_run)| Op::Purge { queue, pick, overflow, dry_run })
+}
+
+fn requeue(made: usize) -> impl Strategy<Value = Op> {
+    let unlikely = || prop::bool::weighted(0.2);
+    (
+        0..QUEUES,
+        pick(made),
+        unlikely(),
+        prop::option::weighted(0.4, 0..QUEUES),
+        unlikely(),
+        unlikely(),
+    )
         .prop_map(|(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
             queue,
             pick,
@@ -226,6 +257,7 @@ impl ReferenceStateMachine for Model {
             6 => prop::collection::vec(new_job(), 1..4).prop_map(Op::Enqueue),
             6 => claim,
             4 => requeue(model.made),
+            1 => purge(model.made),
             3 => Just(Op::Sweep),
             1 => (0..QUEUES, prop::option::weighted(0.7, durations()))
                 .prop_map(|(queue, duration)| Op::Pause { queue, duration }),

@@ -1,25 +1,20 @@
-//! Dead letters: listed, and sent back to work.
+//! Dead letters, listed.
 
 use super::{
     Context,
     check::{Check, Invalid},
     count,
+    dead_selection::{filter, query_name},
     failure::failure_out,
     job::{View, attempt_out, dead_reason_out, viewed},
     page_token::{self, Kind},
     time::{duration_out, timestamp_out},
 };
 use crate::{
-    broker::{RequeueRequest, RequeueSelector},
-    domain::{ids::DeadPart, limits::Limits, settings::Settings},
+    domain::{limits::Limits, settings::Settings},
     grpc::pb,
-    store::{DeadLetterPage, DeadLetterQuery, Deaths, JobView, Requeued, SkipReason},
+    store::{DeadLetterPage, DeadLetterQuery, JobView, Search},
 };
-
-/// What tokens are bound to.
-fn query_name(part: &DeadPart) -> String {
-    format!("{}:{}", part.overflow_only, part.queue)
-}
 
 pub(super) fn page_size(given: u32, limits: &Limits) -> usize {
     match given {
@@ -34,8 +29,8 @@ pub(in crate::grpc) fn list_dead_letters(
 ) -> Result<DeadLetterQuery, Invalid> {
     let mut check = Check::new(context.limits);
     let part = check.dead_part("queue", &request.queue);
-    let filtered = request.filter.is_some_and(|filter| filter != Default::default());
-    check.without_meaning("filter", filtered);
+    let filter = filter(&mut check, request.filter).filter(|filter| !filter.is_empty());
+    let search = filter.map(|filter| Search { filter, look_at: context.limits.filtered });
     let full = match pb::View::try_from(request.view) {
         Ok(pb::View::Unspecified | pb::View::Basic) => false,
         Ok(pb::View::Full) => true,
@@ -46,7 +41,7 @@ pub(in crate::grpc) fn list_dead_letters(
     };
     let after = match &part {
         Some(part) if !request.page_token.is_empty() => {
-            let query = query_name(part);
+            let query = query_name(part, search.as_ref().map(|search| &search.filter));
             page_token::decode_numbers(Kind::DeadLetters, &query, &request.page_token)
                 .map(|[after]| after)
                 .unwrap_or_else(|problem| {
@@ -60,6 +55,7 @@ pub(in crate::grpc) fn list_dead_letters(
         part,
         after,
         limit: page_size(request.page_size, context.limits),
+        search,
         full,
         max_bytes: context.limits.reply_bytes,
     });
@@ -70,17 +66,18 @@ pub(in crate::grpc) fn list_dead_letters(
 pub(in crate::grpc) fn dead_letters_page(
     settings: &Settings,
     limits: &Limits,
-    (part, full): (&DeadPart, bool),
+    query: &DeadLetterQuery,
     page: DeadLetterPage,
 ) -> pb::ListDeadLettersResponse {
-    let view = if full { View::Full } else { View::Basic };
+    let view = if query.full { View::Full } else { View::Basic };
     let letters = page.jobs.into_iter().map(|job| {
         let number = job.death.as_ref().map_or(0, |death| death.number);
         (number, dead_letter(settings, job, view))
     });
     let (dead_letters, cut_after) = page_token::fit(letters, limits.reply_bytes);
     let next = cut_after.or(page.next);
-    let token = |next| page_token::encode_numbers(Kind::DeadLetters, &query_name(part), &[next]);
+    let name = query_name(&query.part, query.search.as_ref().map(|search| &search.filter));
+    let token = |next| page_token::encode_numbers(Kind::DeadLetters, &name, &[next]);
     pb::ListDeadLettersResponse {
         dead_letters,
         next_page_token: next.map_or_else(String::new, token),
@@ -115,119 +112,6 @@ fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter 
     let now = (job.state, None);
     letter.job = Some(viewed(settings, &job.queue, job.spec, job.progress, now, view));
     letter
-}
-
-pub(in crate::grpc) fn requeue(
-    context: &Context<'_>,
-    request: pb::RequeueRequest,
-) -> Result<RequeueRequest, Invalid> {
-    let mut check = Check::new(context.limits);
-    let part = check.dead_part("queue", &request.queue);
-    let target = check.queue_if_given("target_queue", &request.target_queue);
-    check.without_meaning("request_id", !request.request_id.is_empty());
-    check.at_most("reason", request.reason.len(), context.limits.note_bytes);
-    let among = match &part {
-        Some(part) if !request.cutoff.is_empty() => {
-            let query = query_name(part);
-            page_token::decode_numbers(Kind::Cutoff, &query, &request.cutoff)
-                .map(|[after, up_to]| Deaths { after, up_to })
-                .map_err(|problem| check.refuse("cutoff", problem))
-                .ok()
-        }
-        _ => None,
-    };
-    let (keep_attempts, dry_run) = (request.keep_attempts, request.dry_run);
-    let which = selector(&mut check, request);
-    let requeue = part.zip(which).map(|(part, which)| RequeueRequest {
-        part,
-        which,
-        target,
-        keep_attempts,
-        dry_run,
-        among,
-    });
-    check.done(requeue)
-}
-
-/// Exactly one of job_ids, filter, oldest and all.
-fn selector(check: &mut Check<'_>, request: pb::RequeueRequest) -> Option<RequeueSelector> {
-    let limits = check.limits;
-    let given = [
-        ("job_ids", !request.job_ids.is_empty()),
-        ("filter", request.filter.is_some()),
-        ("oldest", request.oldest > 0),
-        ("all", request.all),
-    ];
-    let named: Vec<_> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
-    let limit = match request.limit {
-        0 => limits.bulk_default,
-        limit => (limit as usize).min(limits.bulk_max),
-    };
-    match named[..] {
-        ["job_ids"] => {
-            if request.limit > 0 {
-                check.refuse("limit", "has no meaning with job_ids; leave it out");
-            }
-            if !request.cutoff.is_empty() {
-                check.refuse("cutoff", "has no meaning with job_ids; leave it out");
-            }
-            let (most, ids) = (limits.bulk_max, request.job_ids.len());
-            if ids > most {
-                check.refuse("job_ids", format!("must be at most {most} ids, not {ids}"));
-                return None;
-            }
-            let ids = request.job_ids.iter().enumerate();
-            let ids = ids.filter_map(|(at, id)| check.job_id(format_args!("job_ids[{at}]"), id));
-            Some(RequeueSelector::Ids(ids.collect()))
-        }
-        ["oldest"] => {
-            // A limit can only make it fewer.
-            let most = if request.limit > 0 { limit } else { limits.bulk_max };
-            Some(RequeueSelector::Oldest((request.oldest as usize).min(most)))
-        }
-        ["all"] => Some(RequeueSelector::All { limit }),
-        ["filter"] => {
-            check.without_meaning("filter", true);
-            None
-        }
-        [] => {
-            let message = "say which dead letters: exactly one of job_ids, oldest and all";
-            check.refuse("job_ids", message);
-            None
-        }
-        _ => {
-            for name in named {
-                check.refuse(name, "give exactly one of job_ids, filter, oldest and all");
-            }
-            None
-        }
-    }
-}
-
-/// `part`: whose cut-off it is. None: the ids were named, and nothing goes on.
-pub(in crate::grpc) fn requeue_response(
-    part: Option<&DeadPart>,
-    requeued: Requeued,
-) -> pb::RequeueResponse {
-    let Deaths { after, up_to } = requeued.left;
-    let cutoff =
-        |part| page_token::encode_numbers(Kind::Cutoff, &query_name(part), &[after, up_to]);
-    let skipped = requeued.skipped.into_iter().map(|(id, reason)| {
-        let reason = match reason {
-            SkipReason::JobNotFound => "JOB_NOT_FOUND",
-            SkipReason::KeyTaken => "KEY_TAKEN",
-            SkipReason::IdTaken => "ID_TAKEN",
-            SkipReason::DataCorrupt => "DATA_CORRUPT",
-        };
-        pb::SkippedJob { job_id: id.to_string(), reason: reason.to_owned() }
-    });
-    pb::RequeueResponse {
-        requeued: count(requeued.ids.len() as u64),
-        job_ids: requeued.ids.iter().map(ToString::to_string).collect(),
-        skipped: skipped.collect(),
-        has_more: requeued.has_more,
-        cutoff: part.map(cutoff).unwrap_or_default(),
-    }
 }
 
 #[cfg(test)]

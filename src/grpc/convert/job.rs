@@ -127,6 +127,18 @@ pub(super) fn dead_reason_out(reason: DeadReason) -> pb::DeadReason {
     }
 }
 
+pub(super) fn dead_reason_in(reason: pb::DeadReason) -> Option<DeadReason> {
+    Some(match reason {
+        pb::DeadReason::Unspecified => return None,
+        pb::DeadReason::Exhausted => DeadReason::Exhausted,
+        pb::DeadReason::NonRetryable => DeadReason::NonRetryable,
+        pb::DeadReason::Expired => DeadReason::Expired,
+        pb::DeadReason::WouldMissDeadline => DeadReason::WouldMissDeadline,
+        pb::DeadReason::Cancelled => DeadReason::Cancelled,
+        pb::DeadReason::Corrupt => DeadReason::Corrupt,
+    })
+}
+
 fn status_out(status: AttemptStatus) -> pb::AttemptStatus {
     match status {
         AttemptStatus::Running => pb::AttemptStatus::Running,

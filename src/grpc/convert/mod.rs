@@ -5,9 +5,12 @@
 
 mod admin;
 mod batch;
+mod bulk;
 mod check;
 mod claim;
+mod dead_letter_stats;
 mod dead_letters;
+mod dead_selection;
 mod enqueue;
 mod failure;
 mod job;
@@ -22,9 +25,11 @@ mod time;
 
 pub(super) use admin::{explain_request, explained, get_job, job_info, list_queues, queues_page};
 pub(super) use batch::{enqueue_batch, settlements};
+pub(super) use bulk::{Asked, purge, purge_response, requeue, requeue_response};
 pub(super) use check::{Invalid, Violation};
 pub(super) use claim::{claim, claim_response};
-pub(super) use dead_letters::{dead_letters_page, list_dead_letters, requeue, requeue_response};
+pub(super) use dead_letter_stats::{dead_letter_stats, dead_letter_stats_page};
+pub(super) use dead_letters::{dead_letters_page, list_dead_letters};
 pub(super) use enqueue::{enqueue, enqueue_batch_response, enqueued, trace_headers};
 pub(super) use job::View;
 pub(super) use list_jobs::{jobs_page, list_jobs};

@@ -11,6 +11,7 @@ pub(super) enum Kind {
     Cutoff = 2,
     Queues = 3,
     Jobs = 5,
+    DeadLetterStats = 6,
 }
 
 /// `kind, checksum of the query, position, checksum of all that`.

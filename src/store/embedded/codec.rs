@@ -12,7 +12,7 @@ use crate::domain::{
 };
 use std::time::Duration;
 
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 const CRC_BYTES: usize = 4;
 
 /// Content types that nearly every job has, in one byte.
@@ -435,13 +435,13 @@ pub(super) fn read_context(text: &str) -> Vec<(String, String)> {
 
 // ---- sealing ----
 
-fn seal(mut record: Vec<u8>) -> Vec<u8> {
+pub(super) fn seal(mut record: Vec<u8>) -> Vec<u8> {
     let sum = crc32c::crc32c(&record);
     record.extend_from_slice(&sum.to_le_bytes());
     record
 }
 
-fn open(record: &[u8]) -> Read<Reader<'_>> {
+pub(super) fn open(record: &[u8]) -> Read<Reader<'_>> {
     let at = record.len().checked_sub(CRC_BYTES).ok_or(Damaged)?;
     let (record, sum) = record.split_at(at);
     if crc32c::crc32c(record).to_le_bytes() != sum {

@@ -2,7 +2,10 @@
 //! what happens after a transaction that failed.
 
 use crate::{
-    domain::{ids::QueueName, job::Delivery, lease::Lease, pause::Pause, time::Timestamp},
+    domain::{
+        ids::QueueName, job::Delivery, lease::Lease, pause::Pause, settings::Settings,
+        time::Timestamp,
+    },
     store::{Depths, Totals},
 };
 use rusqlite::{Connection, Row};
@@ -214,6 +217,14 @@ impl Leases {
     }
 }
 
+/// When dead letters have been kept for long enough.
+#[derive(Debug, Default)]
+pub(super) struct Retention {
+    /// The settings that `next` was found under; others may say otherwise.
+    pub(super) under: Option<Arc<Settings>>,
+    pub(super) next: Option<Timestamp>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     queues: HashMap<QueueNumber, QueueState>,
@@ -228,6 +239,7 @@ pub(super) struct Memory {
     pub(super) leases: Leases,
     pub(super) next_number: u64,
     pub(super) next_deadline: Option<Timestamp>,
+    pub(super) retention: Retention,
 }
 
 impl Memory {
@@ -403,11 +415,20 @@ impl Memory {
         }
     }
 
+    /// A dead letter is kept until then.
+    pub(super) fn kept_until(&mut self, at: Timestamp) {
+        let next = &mut self.retention.next;
+        *next = Some(next.map_or(at, |next| next.min(at)));
+    }
+
     /// When time next makes something due.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let due = self.first_due().map(|(at, _)| at);
         let pause = self.first_pause_end().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline, pause].into_iter().flatten().min()
+        [due, self.leases.next_look(), self.next_deadline, pause, self.retention.next]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

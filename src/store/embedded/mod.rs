@@ -6,6 +6,8 @@
 mod bytes;
 mod claim;
 mod codec;
+mod counts;
+mod dead;
 mod directory_lock;
 mod disk;
 mod enqueue;
@@ -15,8 +17,11 @@ mod memory;
 mod operate;
 mod pause;
 mod places;
+mod purge;
 mod read;
+mod replies;
 mod requeue;
+mod retention;
 mod schema;
 mod settle;
 mod statements;
@@ -33,10 +38,11 @@ use crate::{
     },
     env::Clock,
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage,
-        JobQuery, JobRefused, JobView, Listener, NewPause, PauseRefused, QueueView, Refused,
-        Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep,
-        Swept, Unanswered,
+        Ask, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
+        DeadLetterQuery, Enqueued, Health, JobPage, JobQuery, JobRefused, JobView, Listener,
+        NewPause, PauseRefused, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue,
+        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
+        Unanswered,
     },
 };
 use disk::Disk;
@@ -296,6 +302,13 @@ impl Store for Embedded {
         }
     }
 
+    async fn purge(&self, purge: Purge) -> Result<Result<Purged, PurgeRefused>, StoreError> {
+        match self.write(Command::Purge(purge)).await? {
+            Answer::Purge(purged) => Ok(purged),
+            _ => Err(wrong_answer()),
+        }
+    }
+
     async fn job(&self, id: JobId, queue: Option<QueueName>) -> Result<Vec<JobView>, StoreError> {
         self.read(move |connection| read::jobs(connection, &id, queue.as_ref())).await
     }
@@ -305,6 +318,10 @@ impl Store for Embedded {
         query: DeadLetterQuery,
     ) -> Result<Option<DeadLetterPage>, StoreError> {
         self.read(move |connection| read::dead_letters(connection, &query)).await
+    }
+
+    async fn dead_letter_counts(&self, query: DeadCountQuery) -> Result<DeadCounts, StoreError> {
+        self.read(move |connection| counts::dead_letter_counts(connection, &query)).await
     }
 
     async fn queues(

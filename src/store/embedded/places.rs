@@ -276,6 +276,12 @@ impl Writer<'_> {
         let name = queue.name.clone();
         let context = context_at_death(&queue.depths);
         let number = place.number.cast_signed();
+        let error_type = match progress.last_failed_at {
+            Some(_) => self.last_failure(place.number)?.map(|failure| failure.error_type),
+            None => None,
+        };
+        let error_type = error_type.unwrap_or_default();
+        let counted_as = self.count_dead(place.queue, &error_type)?;
         self.sql.insert_dead.execute((
             place.queue,
             death.cast_signed(),
@@ -284,6 +290,7 @@ impl Writer<'_> {
             codec::reason_code(reason),
             self.now.millis().cast_signed(),
             codec::context(&context),
+            counted_as,
         ))?;
         self.save_progress(place.number, State::Dead, self.now, death, progress)?;
         if let Some(at) = spec.expires_at {
@@ -301,17 +308,16 @@ impl Writer<'_> {
             queue.totals.dead_lettered += 1;
             queue.totals.retried_finished += u64::from(progress.retries > 0);
         });
-        let error_type = match progress.last_failed_at {
-            Some(_) => self.last_failure(place.number)?.map(|failure| failure.error_type),
-            None => None,
-        };
+        if let Some(retention) = settings.dead_letters.retention {
+            self.memory.kept_until(self.now.after(retention));
+        }
         self.died.push(DeadNotice {
             queue: name,
             id: spec.id.clone(),
             job_type: spec.job_type.clone(),
             reason,
             attempts: progress.tries,
-            error_type: error_type.unwrap_or_default(),
+            error_type,
             overflow,
         });
         Ok(())

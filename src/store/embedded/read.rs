@@ -1,7 +1,9 @@
 //! Reads, on connections of their own: each sees one consistent moment and waits for no write.
 
 use super::{
-    codec, lookup,
+    codec,
+    dead::Dead,
+    lookup,
     memory::{QueueNumber, Traits, read_lease, read_queue, timestamp, unsigned},
     pause,
     places::{Tie, read_body},
@@ -346,28 +348,38 @@ pub(super) fn dead_letters(
         total: if query.part.overflow_only { overflow } else { dead },
     };
     let mut letters = moment.prepare_cached(
-        "SELECT death, number FROM dead WHERE queue = ?1 AND death > ?2 AND overflow >= ?3 \
-         ORDER BY death LIMIT ?4",
+        "SELECT death, number, reason, died_at FROM dead WHERE queue = ?1 AND death > ?2 \
+         AND overflow >= ?3 ORDER BY death LIMIT ?4",
     )?;
-    let limit = query.limit.saturating_add(usize::from(query.limit > 0));
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let look_at = query.search.as_ref().map_or(query.limit, |search| search.look_at);
+    let rows = if query.limit == 0 { 0 } else { look_at.saturating_add(1) };
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     let mut rows =
-        letters.query((queue, query.after.cast_signed(), query.part.overflow_only, limit))?;
-    let mut bytes = 0;
+        letters.query((queue, query.after.cast_signed(), query.part.overflow_only, rows))?;
+    let (mut bytes, mut looked_at) = (0, 0);
     let mut last = query.after;
     while let Some(row) = rows.next()? {
-        let death = unsigned(row, 0)?;
-        let Some(view) = view(&moment, unsigned(row, 1)?, query.full)? else {
-            continue;
-        };
-        bytes += size(&view);
-        let full = !page.jobs.is_empty() && bytes > query.max_bytes;
-        if page.jobs.len() == query.limit || full {
+        let dead = Dead::read(row)?;
+        if looked_at == look_at {
             page.next = Some(last);
             break;
         }
-        last = death;
-        page.jobs.push(view);
+        looked_at += 1;
+        let found = match &query.search {
+            Some(search) => dead.fits(&moment, &search.filter)?,
+            None => true,
+        };
+        let view = if found { view(&moment, dead.number, query.full)? } else { None };
+        if let Some(view) = view {
+            bytes += size(&view);
+            let full = !page.jobs.is_empty() && bytes > query.max_bytes;
+            if page.jobs.len() == query.limit || full {
+                page.next = Some(last);
+                break;
+            }
+            page.jobs.push(view);
+        }
+        last = dead.death;
     }
     Ok(Some(page))
 }

@@ -1,24 +1,17 @@
 //! Requeue: dead letters go back to work.
 
 use super::{
+    dead::Dead,
     memory::{QueueNumber, unsigned},
     places::Place,
+    replies::{self, Call, Earlier},
     writer::{Failure, Writer},
 };
 use crate::{
-    domain::{
-        ids::JobId,
-        job::{DeadReason, Spec, State, sameness},
-    },
-    store::{Ask, Deaths, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which},
+    domain::job::{DeadReason, Spec, sameness},
+    store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason},
 };
-
-/// A dead letter, found.
-struct Dead {
-    death: u64,
-    number: u64,
-    corrupt: bool,
-}
+use std::collections::HashSet;
 
 impl Writer<'_> {
     pub(super) fn requeue(
@@ -26,6 +19,11 @@ impl Writer<'_> {
         _ask: &Ask,
         requeue: &Requeue,
     ) -> Result<Result<Requeued, RequeueRefused>, Failure> {
+        match self.earlier_reply(Call::Requeue, requeue.request.as_ref())? {
+            Earlier::Nothing => {}
+            Earlier::Answered(record) => return Ok(Ok(replies::read_requeued(&record))),
+            Earlier::Another => return Ok(Err(RequeueRefused::RequestIdTaken)),
+        }
         let Some(queue) = self.memory.find(&requeue.part.queue) else {
             return Ok(Err(RequeueRefused::NoSuchQueue));
         };
@@ -35,87 +33,30 @@ impl Writer<'_> {
         {
             return Ok(Err(RequeueRefused::TooManyQueues { limit }));
         }
-        let newest = self.memory.queue(queue).map_or(0, |queue| queue.next_death - 1);
-        let left = Deaths { after: 0, up_to: newest };
-        let mut out = Requeued { left, ..Requeued::default() };
-        let overflow_only = requeue.part.overflow_only;
-        match &requeue.which {
-            Which::Ids(ids) => {
-                for id in ids {
-                    match self.dead_of_id(queue, id, overflow_only)? {
-                        Some(dead) => self.requeue_one(queue, &dead, requeue, &mut out)?,
-                        None => out.skipped.push((id.clone(), SkipReason::JobNotFound)),
+        let picked = self.pick(queue, &requeue.part, &requeue.which)?;
+        let mut out =
+            Requeued { has_more: picked.has_more, left: picked.left, ..Requeued::default() };
+        // Whoever was named before is gone, in a dry run too.
+        let mut gone = HashSet::new();
+        for letter in picked.letters {
+            match letter {
+                Ok(dead) if gone.contains(&dead.number) => {
+                    let head = self.read_head(dead.number)?;
+                    out.skipped.extend(head.map(|(spec, _)| (spec.id, SkipReason::JobNotFound)));
+                }
+                Ok(dead) => {
+                    let before = out.ids.len();
+                    self.requeue_one(queue, &dead, requeue, &mut out)?;
+                    if out.ids.len() > before {
+                        gone.insert(dead.number);
                     }
                 }
-            }
-            Which::Oldest { limit, among } => {
-                out.left = among.unwrap_or(out.left);
-                let dead =
-                    self.oldest_dead(queue, out.left, overflow_only, limit.saturating_add(1))?;
-                out.has_more = dead.len() > *limit;
-                for dead in dead.iter().take(*limit) {
-                    self.requeue_one(queue, dead, requeue, &mut out)?;
-                    out.left.after = dead.death;
-                }
+                Err(id) => out.skipped.push((id, SkipReason::JobNotFound)),
             }
         }
+        let request = requeue.request.as_ref();
+        self.keep_reply(Call::Requeue, request, || replies::requeued(&out))?;
         Ok(Ok(out))
-    }
-
-    fn oldest_dead(
-        &mut self,
-        queue: QueueNumber,
-        among: Deaths,
-        overflow_only: bool,
-        limit: usize,
-    ) -> Result<Vec<Dead>, Failure> {
-        let mut rows = self.sql.oldest_dead.query((
-            queue,
-            among.after.cast_signed(),
-            among.up_to.cast_signed(),
-            overflow_only,
-            i64::try_from(limit).unwrap_or(i64::MAX),
-        ))?;
-        let mut dead = Vec::new();
-        while let Some(row) = rows.next()? {
-            let reason: u8 = row.get(2)?;
-            dead.push(Dead {
-                death: unsigned(row, 0)?,
-                number: unsigned(row, 1)?,
-                corrupt: super::codec::reason_of(reason) == Ok(DeadReason::Corrupt),
-            });
-        }
-        Ok(dead)
-    }
-
-    fn dead_of_id(
-        &mut self,
-        queue: QueueNumber,
-        id: &JobId,
-        overflow_only: bool,
-    ) -> Result<Option<Dead>, Failure> {
-        let Some(number) = super::read::number_of(self.connection, id, queue)? else {
-            return Ok(None);
-        };
-        let Some(found) = super::lookup::place(self.connection, number)? else {
-            return Ok(None);
-        };
-        if found.state != State::Dead {
-            return Ok(None);
-        }
-        let mut dead = self.sql.oldest_dead.query((
-            queue,
-            found.death.cast_signed() - 1,
-            found.death.cast_signed(),
-            overflow_only,
-            1,
-        ))?;
-        let Some(row) = dead.next()? else {
-            return Ok(None);
-        };
-        let reason: u8 = row.get(2)?;
-        let corrupt = super::codec::reason_of(reason) == Ok(DeadReason::Corrupt);
-        Ok(Some(Dead { death: found.death, number, corrupt }))
     }
 
     /// DEAD → READY, in its own queue or another.
@@ -134,7 +75,7 @@ impl Writer<'_> {
             out.skipped.push((id, SkipReason::DataCorrupt));
             return Ok(());
         };
-        if dead.corrupt {
+        if dead.reason == DeadReason::Corrupt {
             out.skipped.push((spec.id, SkipReason::DataCorrupt));
             return Ok(());
         }
@@ -170,12 +111,9 @@ impl Writer<'_> {
     ) -> Result<(), Failure> {
         let number = dead.number;
         let row = number.cast_signed();
-        let mut rows = self.sql.delete_dead.query((from, dead.death.cast_signed()))?;
-        let overflow: Option<bool> = rows.next()?.map(|row| row.get(0)).transpose()?;
-        drop(rows);
-        let Some(overflow) = overflow else {
+        if !self.take_dead(from, dead)? {
             return Ok(());
-        };
+        }
         let mut progress = self.read_progress(number)?.unwrap_or_default();
         progress.requeue(self.now, spec.expires_at, keep_attempts);
 
@@ -195,8 +133,6 @@ impl Writer<'_> {
             self.save_key(to, key, number, &spec.id.to_string(), &print)?;
         }
         self.memory.change(from, |queue| {
-            queue.depths.dead -= 1;
-            queue.depths.overflow -= u64::from(overflow);
             queue.totals.requeued += 1;
             queue.totals.moved_out += u64::from(from != to);
         });

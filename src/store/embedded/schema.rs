@@ -88,11 +88,17 @@ CREATE TABLE failures (
     PRIMARY KEY (number, last)
 ) STRICT, WITHOUT ROWID;
 
--- Dead letters in their order of death.
+-- Dead letters in their order of death. counted_as: the type of error under which it is counted.
 CREATE TABLE dead (
     queue INTEGER NOT NULL, death INTEGER NOT NULL, number INTEGER NOT NULL,
     overflow INTEGER NOT NULL, reason INTEGER NOT NULL, died_at INTEGER NOT NULL, context TEXT NOT NULL,
+    counted_as TEXT NOT NULL,
     PRIMARY KEY (queue, death)
+) STRICT, WITHOUT ROWID;
+-- How many died of what, so that nobody has to count.
+CREATE TABLE dead_types (
+    queue INTEGER NOT NULL, error_type TEXT NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (queue, error_type)
 ) STRICT, WITHOUT ROWID;
 
 -- Queues that hand out nothing. until: when it ends by itself.
@@ -115,6 +121,13 @@ CREATE TABLE deadlines (
     at INTEGER NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (at, number)
 ) STRICT, WITHOUT ROWID;
+
+-- Answers to calls with a request id, until they are forgotten. call: see replies.rs; asked: the sum of the request.
+CREATE TABLE replies (
+    call INTEGER NOT NULL, request TEXT NOT NULL, asked BLOB NOT NULL, until INTEGER NOT NULL, record BLOB NOT NULL,
+    PRIMARY KEY (call, request)
+) STRICT;
+CREATE INDEX old_replies ON replies (until);
 ";
 
 /// Why a database cannot be used.

@@ -75,12 +75,21 @@ statements! {
     delete_failures: "DELETE FROM failures WHERE number = ?1";
     last_failure: "SELECT record FROM failures WHERE number = ?1 ORDER BY last DESC LIMIT 1";
 
-    insert_dead: "INSERT INTO dead VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow";
-    oldest_dead: "SELECT death, number, reason FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
+    insert_dead: "INSERT INTO dead VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow, counted_as";
+    oldest_dead: "SELECT death, number, reason, died_at FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
         AND overflow >= ?4 ORDER BY death LIMIT ?5";
 
+    count_type: "UPDATE dead_types SET count = count + ?3 WHERE queue = ?1 AND error_type = ?2";
+    insert_type: "INSERT INTO dead_types SELECT ?1, ?2, 1 \
+        WHERE ?3 > (SELECT count(*) FROM dead_types WHERE queue = ?1)";
+    insert_other_type: "INSERT INTO dead_types VALUES (?1, ?2, 1)";
+    delete_type: "DELETE FROM dead_types WHERE queue = ?1 AND error_type = ?2 AND count <= 0";
+
     insert_id: "INSERT INTO ids VALUES (?1, ?2, ?3, ?4)";
+    delete_ids_of: "DELETE FROM ids WHERE number = ?1";
+    delete_keys_of: "DELETE FROM keys WHERE number = ?1 AND free_at IS NULL";
+    delete_deadlines_of: "DELETE FROM deadlines WHERE number = ?1";
     delete_id: "DELETE FROM ids WHERE id = ?1 AND queue = ?2";
     id: "SELECT number, sameness FROM ids WHERE id = ?1 AND queue = ?2";
     save_key: "INSERT OR REPLACE INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -89,6 +98,11 @@ statements! {
     key: "SELECT number, id, sameness, free_at FROM keys WHERE queue = ?1 AND key = ?2";
     oldest_keys: "SELECT key, number FROM keys WHERE queue = ?1 AND free_at <= ?2 \
         ORDER BY free_at LIMIT ?3";
+
+    reply: "SELECT asked, record FROM replies WHERE call = ?1 AND request = ?2 AND until > ?3";
+    save_reply: "INSERT OR REPLACE INTO replies VALUES (?1, ?2, ?3, ?4, ?5)";
+    delete_replies: "DELETE FROM replies WHERE rowid IN \
+        (SELECT rowid FROM replies WHERE until <= ?1 ORDER BY until LIMIT ?2)";
 
     save_deadline: "INSERT OR IGNORE INTO deadlines VALUES (?1, ?2)";
     delete_deadline: "DELETE FROM deadlines WHERE at = ?1 AND number = ?2";

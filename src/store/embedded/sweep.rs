@@ -34,6 +34,7 @@ impl Writer<'_> {
         self.end_pauses()?;
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
         self.pass_deadlines(ask)?;
+        swept.retention_expired = self.end_retention(&ask.settings)?;
         if self.now.since(self.last_tidied) >= TIDY_EVERY {
             self.last_tidied = self.now;
             self.tidy(&ask.settings)?;
@@ -178,6 +179,7 @@ impl Writer<'_> {
             self.sql.forget_queue.execute([queue])?;
             self.memory.forget_queue(queue);
         }
+        self.forget_replies()?;
         self.give_space_back()
     }
 

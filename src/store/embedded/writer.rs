@@ -11,8 +11,8 @@ use crate::{
     },
     store::{
         Ask, Cancelled, Claim, Claimed, DeadNotice, Enqueued, JobRefused, Listener, NewPause,
-        PauseRefused, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, StoreError,
-        Sweep, Swept, Unanswered,
+        PauseRefused, Purge, PurgeRefused, Purged, Refused, Requeue, RequeueRefused, Requeued,
+        Settled, Settlements, StoreError, Sweep, Swept, Unanswered,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -59,6 +59,7 @@ pub(super) enum Command {
     RunNow(JobId, Option<QueueName>),
     /// No more calls after this one.
     Close,
+    Purge(Purge),
 }
 
 /// Each command has the answer of its name.
@@ -76,6 +77,7 @@ pub(super) enum Answer {
     Cancel(Result<Cancelled, JobRefused>),
     RunNow(Result<(), JobRefused>),
     Done,
+    Purge(Result<Purged, PurgeRefused>),
 }
 
 /// Why a step did not happen.
@@ -274,6 +276,7 @@ impl<'c> Writer<'c> {
                 }
                 Answer::Done
             }
+            Command::Purge(purge) => Answer::Purge(self.purge(&purge)?),
         })
     }
 

@@ -1,9 +1,10 @@
-//! Settle, sweep and requeue: how deliveries and jobs end, and begin again.
+//! Settle, sweep, requeue and purge: how deliveries and jobs end, and begin again.
 
 use super::{Answer, Death, Id, Job, Model, Place};
 use crate::steps::Pick;
 use redrive::{
     domain::{
+        glob::Glob,
         job::{Attempt, DeadReason, Next},
         verdict::{Chance, Ending, Leased, judge},
     },
@@ -172,26 +173,12 @@ impl Model {
         if !dry {
             self.queues.entry(to).or_default();
         }
-        let part = |model: &Self, number: usize| {
-            model.jobs[&number].dead().is_some_and(|death| death.overflow || !overflow)
-        };
-        let (mut ids, mut skipped, mut has_more, mut cutoff) =
-            (Vec::new(), Vec::new(), false, newest);
-        let candidates: Vec<(Id, Option<usize>)> = match pick {
-            Pick::Ids(ids) => ids.iter().map(|id| (*id, self.find(queue, *id))).collect(),
-            Pick::Oldest { limit, back } => {
-                cutoff = newest.saturating_sub(*back);
-                let mut dead = self.dead(queue);
-                dead.retain(|(death, number)| *death <= cutoff && part(self, *number));
-                has_more = dead.len() > *limit;
-                dead.iter()
-                    .take(*limit)
-                    .map(|(_, number)| (self.jobs[number].id, Some(*number)))
-                    .collect()
-            }
-        };
+        let (mut ids, mut skipped) = (Vec::new(), Vec::new());
+        let (candidates, has_more, cutoff) = self.picked(queue, pick, overflow, newest);
         for (id, number) in candidates {
-            let Some(number) = number.filter(|number| part(self, *number)) else {
+            let named_before = ids.contains(&id);
+            let Some(number) = number.filter(|n| self.is_part(*n, overflow) && !named_before)
+            else {
                 skipped.push((id, SkipReason::JobNotFound));
                 continue;
             };
@@ -209,6 +196,73 @@ impl Model {
             }
         }
         Answer::Requeued { ids, skipped, has_more, cutoff }
+    }
+
+    fn is_part(&self, number: usize, overflow: bool) -> bool {
+        self.jobs[&number].dead().is_some_and(|death| death.overflow || !overflow)
+    }
+
+    /// Who is meant, whether there is more behind them, and the newest death that could be.
+    fn picked(
+        &self,
+        queue: usize,
+        pick: &Pick,
+        overflow: bool,
+        newest: u64,
+    ) -> (Vec<(Id, Option<usize>)>, bool, u64) {
+        let (limit, back, wanted) = match pick {
+            Pick::Ids(ids) => {
+                let found = ids.iter().map(|id| (*id, self.find(queue, *id))).collect();
+                return (found, false, newest);
+            }
+            Pick::Oldest { limit, back } => (*limit, *back, None),
+            Pick::Found { error_type, limit, back } => (*limit, *back, Some(*error_type)),
+        };
+        let cutoff = newest.saturating_sub(back);
+        let mut left = self
+            .dead(queue)
+            .into_iter()
+            .filter(|(death, number)| *death <= cutoff && self.is_part(*number, overflow))
+            .peekable();
+        let mut found = Vec::new();
+        while found.len() < limit
+            && let Some((_, number)) = left.next()
+        {
+            let job = &self.jobs[&number];
+            let died_of = job.last_failure.as_ref().map(|failure| failure.error_type.as_str());
+            let fits = wanted.is_none_or(|wanted| {
+                died_of.is_some_and(|died_of| Glob::new(wanted).matches(died_of))
+            });
+            if fits {
+                found.push((job.id, Some(number)));
+            }
+        }
+        (found, left.peek().is_some(), cutoff)
+    }
+
+    pub(super) fn purge(&mut self, queue: usize, pick: &Pick, overflow: bool, dry: bool) -> Answer {
+        let Some(newest) = self.queues.get(&queue).map(|queue| queue.deaths) else {
+            return Answer::NoSuchQueue;
+        };
+        let (candidates, has_more, cutoff) = self.picked(queue, pick, overflow, newest);
+        let (mut gone, mut skipped) = (Vec::new(), Vec::new());
+        for (id, number) in candidates {
+            match number {
+                Some(number) if !gone.contains(&number) && self.is_part(number, overflow) => {
+                    gone.push(number);
+                }
+                _ => skipped.push(id),
+            }
+        }
+        let count = gone.len() as u64;
+        if !dry {
+            for number in gone {
+                self.drop_key(number);
+                self.jobs.remove(&number);
+            }
+            self.change(queue, |totals| totals.purged += count);
+        }
+        Answer::Purged { count, skipped, has_more, cutoff }
     }
 
     pub(super) fn revive(&mut self, number: usize, from: usize, to: usize, keep: bool) {

@@ -145,6 +145,12 @@ pub(crate) enum Answer {
         has_more: bool,
         cutoff: u64,
     },
+    Purged {
+        count: u64,
+        skipped: Vec<Id>,
+        has_more: bool,
+        cutoff: u64,
+    },
     Swept {
         promoted: usize,
         expired: Vec<Id>,
@@ -213,6 +219,9 @@ impl Model {
             Op::Resume(queue) => self.resume(*queue),
             Op::Cancel { id, queue } => Answer::Cancelled(self.cancel(*id, *queue)),
             Op::RunNow { id, queue } => Answer::Ran(self.run_now(*id, *queue)),
+            Op::Purge { queue, pick, overflow, dry_run } => {
+                self.purge(*queue, pick, *overflow, *dry_run)
+            }
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");

@@ -10,10 +10,6 @@ use crate::{
     store::Death,
 };
 
-fn part(name: &str) -> DeadPart {
-    DeadPart::parse(name).unwrap()
-}
-
 fn dead(number: u64, body: usize) -> JobView {
     let spec = Spec {
         id: JobId::parse(&format!("job-{number}")),
@@ -58,12 +54,6 @@ fn list(change: impl FnOnce(&mut pb::ListDeadLettersRequest)) -> Result<DeadLett
     list_dead_letters(&context(), request)
 }
 
-fn send(change: impl FnOnce(&mut pb::RequeueRequest)) -> Result<RequeueRequest, Invalid> {
-    let mut request = pb::RequeueRequest { queue: "dlq:q".into(), ..Default::default() };
-    change(&mut request);
-    requeue(&context(), request)
-}
-
 fn fields<T>(result: Result<T, Invalid>) -> Vec<String> {
     let refused = refusals(result);
     refused.iter().filter_map(|r| Some(r.split_once(": ")?.0.to_owned())).collect()
@@ -82,15 +72,15 @@ fn a_listing_with_bad_fields_names_them() {
     assert_eq!(fields(list(|r| r.view = 5)), ["view"]);
     assert_eq!(fields(list(|r| r.page_token = "x".into())), ["page_token"]);
     assert!(list(|r| r.filter = Some(Default::default())).is_ok());
-    let filter = pb::DeadLetterFilter { http_status: 500, ..Default::default() };
-    assert_eq!(fields(list(|r| r.filter = Some(filter))), ["filter"]);
+    let filter = pb::DeadLetterFilter { reason: 77, ..Default::default() };
+    assert_eq!(fields(list(|r| r.filter = Some(filter))), ["filter.reason"]);
 }
 
 #[test]
 fn a_token_goes_on_where_the_page_ended_and_only_there() {
     let limits = Limits::default();
     let page = DeadLetterPage { jobs: vec![dead(4, 1)], next: Some(4), total: 9 };
-    let page = dead_letters_page(&Settings::default(), &limits, (&part("q"), false), page);
+    let page = dead_letters_page(&Settings::default(), &limits, &list(|_| {}).unwrap(), page);
     assert_eq!(page.total_count, 9);
     let token = page.next_page_token;
     assert_eq!(list(|r| r.page_token = token.clone()).unwrap().after, 4);
@@ -105,7 +95,8 @@ fn a_page_that_would_get_too_long_ends_early() {
     let limits = Limits { reply_bytes: 3_000, ..Limits::default() };
     let jobs = vec![dead(1, 1_000), dead(2, 1_000), dead(3, 1_000)];
     let page = DeadLetterPage { jobs, next: None, total: 3 };
-    let page = dead_letters_page(&Settings::default(), &limits, (&part("q"), true), page);
+    let page =
+        dead_letters_page(&Settings::default(), &limits, &list(|r| r.view = 2).unwrap(), page);
     assert_eq!(page.dead_letters.len(), 2);
     assert_eq!(list(|r| r.page_token = page.next_page_token).unwrap().after, 2);
 }
@@ -124,66 +115,15 @@ fn a_basic_view_leaves_out_what_is_long() {
 }
 
 #[test]
-fn exactly_one_selector_must_be_named() {
-    assert_eq!(fields(send(|_| {})), ["job_ids"]);
-    assert_eq!(fields(send(|r| (r.all, r.oldest) = (true, 1))), ["oldest", "all"]);
-    assert_eq!(fields(send(|r| r.filter = Some(Default::default()))), ["filter"]);
-    let ids = |r: &mut pb::RequeueRequest| r.job_ids = vec!["a".into()];
-    assert_eq!(send(ids).unwrap().which, RequeueSelector::Ids(vec![JobId::parse("a")]));
-    assert_eq!(send(|r| r.oldest = 5).unwrap().which, RequeueSelector::Oldest(5));
-    assert_eq!(send(|r| r.oldest = 50_000).unwrap().which, RequeueSelector::Oldest(10_000));
-    assert_eq!(send(|r| r.all = true).unwrap().which, RequeueSelector::All { limit: 1_000 });
-    let limited = |r: &mut pb::RequeueRequest| (r.all, r.limit) = (true, 99_999);
-    assert_eq!(send(limited).unwrap().which, RequeueSelector::All { limit: 10_000 });
-}
-
-#[test]
-fn a_requeue_with_bad_fields_names_them() {
-    let bad = pb::RequeueRequest {
-        queue: "!".into(),
-        target_queue: "?".into(),
-        request_id: "r".into(),
-        reason: "x".repeat(1_025),
-        job_ids: vec!["ok".into(), String::new(), "x".repeat(257)],
-        limit: 5,
-        ..Default::default()
-    };
-    assert_eq!(
-        fields(requeue(&context(), bad)),
-        ["queue", "target_queue", "request_id", "reason", "limit", "job_ids[1]", "job_ids[2]"]
-    );
-    assert_eq!(fields(send(|r| (r.all, r.cutoff) = (true, "x".into()))), ["cutoff"]);
-}
-
-#[test]
-fn a_cutoff_goes_on_with_the_same_set() {
-    let requeued =
-        Requeued { left: Deaths { after: 3, up_to: 17 }, has_more: true, ..Requeued::default() };
-    let cutoff = requeue_response(Some(&part("q")), requeued).cutoff;
-    let again = send(|r| (r.all, r.cutoff) = (true, cutoff.clone())).unwrap();
-    assert_eq!(again.among, Some(Deaths { after: 3, up_to: 17 }));
-    let other = |r: &mut pb::RequeueRequest| {
-        (r.queue, r.all, r.cutoff) = ("other".into(), true, cutoff);
-    };
-    assert_eq!(fields(send(other)), ["cutoff"]);
-}
-
-#[test]
-fn skipped_jobs_come_with_their_reason() {
-    let skipped = [
-        (SkipReason::JobNotFound, "JOB_NOT_FOUND"),
-        (SkipReason::KeyTaken, "KEY_TAKEN"),
-        (SkipReason::IdTaken, "ID_TAKEN"),
-        (SkipReason::DataCorrupt, "DATA_CORRUPT"),
-    ];
-    let id = JobId::parse("a");
-    let requeued = Requeued {
-        skipped: skipped.iter().map(|(reason, _)| (id.clone(), *reason)).collect(),
-        ids: vec![id],
-        ..Requeued::default()
-    };
-    let response = requeue_response(None, requeued);
-    assert_eq!((response.requeued, response.cutoff.as_str()), (1, ""));
-    let words: Vec<_> = response.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
-    assert_eq!(words, skipped.map(|(_, word)| word));
+fn a_token_is_bound_to_the_filter() {
+    let timeouts = || pb::DeadLetterFilter { error_type: "Timeout*".into(), ..Default::default() };
+    let query = list(|r| r.filter = Some(timeouts())).unwrap();
+    let page = DeadLetterPage { jobs: Vec::new(), next: Some(4), total: 9 };
+    let page = dead_letters_page(&Settings::default(), &Limits::default(), &query, page);
+    let token = page.next_page_token;
+    let again = |filter| list(|r| (r.filter, r.page_token) = (filter, token.clone()));
+    assert_eq!(again(Some(timeouts())).unwrap().after, 4);
+    assert_eq!(fields(again(None)), ["page_token"]);
+    let other = pb::DeadLetterFilter { http_status: 503, ..timeouts() };
+    assert_eq!(fields(again(Some(other))), ["page_token"]);
 }
