@@ -28,6 +28,7 @@ mod statements;
 mod stats;
 mod sweep;
 mod writer;
+mod writer_thread;
 
 use crate::{
     domain::{
@@ -56,15 +57,13 @@ use std::{
     thread,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
-use writer::{Answer, Call, Command, Failure, SharedClock, Writer};
+use writer::{Answer, Call, Command, SharedClock, Writer};
+use writer_thread::{close, run};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
 /// What they bring along, together.
 const WAITING_KIB_MAX: usize = 256 * 1024;
-/// What one transaction takes of them.
-const STEP_MAX: usize = 2_048;
-const STEP_BYTES_MAX: usize = 16 << 20;
 /// Reads at the same time.
 const READERS_MAX: usize = 8;
 
@@ -415,60 +414,6 @@ impl Drop for Fetch<'_> {
             drop(self.store.send(Call { command, reply }));
         }
     }
-}
-
-/// The writer's thread: a loop around `step`.
-fn run(
-    mut writer: Writer<'_>,
-    mut inbox: mpsc::Receiver<Call>,
-    clock: &dyn Clock,
-    disk: &Disk,
-    health: &RwLock<Health>,
-) {
-    while let Some(first) = inbox.blocking_recv() {
-        let mut bytes = first.command.bytes();
-        let mut calls = vec![first];
-        while calls.len() < STEP_MAX
-            && bytes < STEP_BYTES_MAX
-            && let Ok(call) = inbox.try_recv()
-        {
-            bytes += call.command.bytes();
-            calls.push(call);
-        }
-        if calls.iter().any(Call::is_the_last) {
-            inbox.close();
-        }
-        let calls = disk.take_no_jobs_when_low(calls);
-        match writer.step(clock.read(), calls) {
-            Ok(()) => {}
-            Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
-            Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
-                tracing::error!(
-                    why,
-                    "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
-                );
-                return stop(&mut inbox, health, why);
-            }
-        }
-    }
-}
-
-/// Refuses everything from now on, until everybody has gone.
-fn stop(inbox: &mut mpsc::Receiver<Call>, health: &RwLock<Health>, why: String) {
-    *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
-    let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
-    while let Some(call) = inbox.blocking_recv() {
-        if call.is_the_last() {
-            inbox.close();
-        }
-        drop(call.reply.send(Err(error.clone())));
-    }
-}
-
-/// Puts all of the write-ahead log into the database, so that a copy of the one file is whole.
-fn close(connection: Connection) {
-    drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
-    drop(connection.close());
 }
 
 /// Each command has one kind of answer; another one tells nothing about what was written.

@@ -1,0 +1,70 @@
+//! The writer's thread: a loop around `Writer::step`. While one lot is on its way to the disk, the next gathers.
+
+use super::{
+    disk::Disk,
+    writer::{Call, Failure, Writer},
+};
+use crate::{
+    env::Clock,
+    store::{Health, StoreError},
+};
+use rusqlite::Connection;
+use std::sync::{PoisonError, RwLock};
+use tokio::sync::mpsc;
+
+/// What one transaction takes of the calls that wait.
+const STEP_MAX: usize = 2_048;
+const STEP_BYTES_MAX: usize = 16 << 20;
+/// Takes calls until somebody closes the store.
+pub(super) fn run(
+    mut writer: Writer<'_>,
+    mut inbox: mpsc::Receiver<Call>,
+    clock: &dyn Clock,
+    disk: &Disk,
+    health: &RwLock<Health>,
+) {
+    while let Some(first) = inbox.blocking_recv() {
+        let mut bytes = first.command.bytes();
+        let mut calls = vec![first];
+        while calls.len() < STEP_MAX
+            && bytes < STEP_BYTES_MAX
+            && let Ok(call) = inbox.try_recv()
+        {
+            bytes += call.command.bytes();
+            calls.push(call);
+        }
+        if calls.iter().any(Call::is_the_last) {
+            inbox.close();
+        }
+        let calls = disk.take_no_jobs_when_low(calls);
+        match writer.step(clock.read(), calls) {
+            Ok(()) => {}
+            Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
+            Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
+                tracing::error!(
+                    why,
+                    "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
+                );
+                return stop(&mut inbox, health, why);
+            }
+        }
+    }
+}
+
+/// Refuses everything from now on, until everybody has gone.
+fn stop(inbox: &mut mpsc::Receiver<Call>, health: &RwLock<Health>, why: String) {
+    *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
+    let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
+    while let Some(call) = inbox.blocking_recv() {
+        if call.is_the_last() {
+            inbox.close();
+        }
+        drop(call.reply.send(Err(error.clone())));
+    }
+}
+
+/// Puts all of the write-ahead log into the database, so that a copy of the one file is whole.
+pub(super) fn close(connection: Connection) {
+    drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
+    drop(connection.close());
+}
