@@ -118,19 +118,20 @@ impl Writer<'_> {
         progress.requeue(self.now, spec.expires_at, keep_attempts);
 
         let place = Place::of(to, number, spec, true);
-        let print = sameness(&spec.job_type, &spec.body);
+        // Only where it is kept: large bodies take their time.
+        let print = || sameness(&spec.job_type, &spec.body);
         if from != to {
             self.sql.move_job.execute((row, to))?;
             if let super::places::Tie::Id(id) = &place.tie {
                 self.sql.delete_id.execute((id, from))?;
-                self.sql.insert_id.execute((id, to, row, print))?;
+                self.sql.insert_id.execute((id, to, row, print()))?;
             }
             if let Some(key) = &spec.key {
                 self.sql.delete_key.execute((from, key, row))?;
             }
         }
         if let Some(key) = &spec.key {
-            self.save_key(to, key, number, &spec.id.to_string(), &print)?;
+            self.save_key(to, key, number, &spec.id.to_string(), &print())?;
         }
         self.memory.change(from, |queue| {
             queue.totals.requeued += 1;
