@@ -2,7 +2,8 @@
 
 use super::{
     codec,
-    memory::{Held, QueueNumber, Traits, timestamp, unsigned},
+    leases::{Held, Traits},
+    memory::{QueueNumber, timestamp, unsigned},
     places::{Place, Tie},
     writer::{Failure, Writer},
 };

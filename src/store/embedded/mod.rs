@@ -11,6 +11,7 @@ mod dead;
 mod directory_lock;
 mod disk;
 mod enqueue;
+mod leases;
 mod list;
 mod lookup;
 mod memory;

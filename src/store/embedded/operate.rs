@@ -1,8 +1,8 @@
 //! Cancel and run-now: somebody steps in for one job.
 
 use super::{
+    leases::Traits,
     lookup,
-    memory::Traits,
     places::{Place, Tie},
     read,
     writer::{Failure, Writer},

@@ -2,7 +2,8 @@
 
 use super::{
     codec,
-    memory::{QueueNumber, Traits, unsigned},
+    leases::Traits,
+    memory::{QueueNumber, unsigned},
     writer::{Failure, Writer},
 };
 use crate::{

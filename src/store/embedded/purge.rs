@@ -2,7 +2,8 @@
 
 use super::{
     dead::Dead,
-    memory::{QueueNumber, Traits},
+    leases::Traits,
+    memory::QueueNumber,
     replies::{self, Call, Earlier},
     writer::{Failure, Writer},
 };

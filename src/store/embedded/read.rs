@@ -3,8 +3,9 @@
 use super::{
     codec,
     dead::Dead,
+    leases::{Traits, read_lease},
     lookup,
-    memory::{QueueNumber, Traits, read_lease, read_queue, timestamp, unsigned},
+    memory::{QueueNumber, read_queue, timestamp, unsigned},
     pause,
     places::{Tie, read_body},
 };

@@ -2,7 +2,7 @@
 
 use super::{
     codec,
-    memory::{Held, Traits},
+    leases::{Held, Traits},
     places::Place,
     writer::{Failure, Writer},
 };
