@@ -101,6 +101,20 @@ store_test! {
 }
 
 store_test! {
+    async fn large_letters_go_back_a_part_at_a_time(h) {
+        let large = "x".repeat(1 << 20);
+        for number in 0..20 {
+            h.bury(job("q").id(&format!("{number:02}")).body(&large)).await;
+        }
+        let first = h.requeue(requeue_of("q", oldest(100))).await.unwrap();
+        assert!(first.has_more);
+        let go_on = Which::Oldest { limit: 100, among: Some(first.left) };
+        let second = h.requeue(requeue_of("q", go_on)).await.unwrap();
+        assert_eq!((first.ids.len(), second.ids.len(), second.has_more), (17, 3, false));
+    }
+}
+
+store_test! {
     async fn the_overflow_alone_can_go_back(h) {
         h.set(|queue| queue.dead_letters.max_entries = 1);
         bury_all(&h, &["a", "b", "c"]).await;

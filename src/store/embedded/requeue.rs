@@ -9,9 +9,12 @@ use super::{
 };
 use crate::{
     domain::job::{DeadReason, Spec, sameness},
-    store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason},
+    store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which},
 };
 use std::collections::HashSet;
+
+/// Bodies that one call reads, about: the writer does nothing else meanwhile.
+const BYTES_MAX: usize = 16 << 20;
 
 impl Writer<'_> {
     pub(super) fn requeue(
@@ -38,7 +41,17 @@ impl Writer<'_> {
             Requeued { has_more: picked.has_more, left: picked.left, ..Requeued::default() };
         // Whoever was named before is gone, in a dry run too.
         let mut gone = HashSet::new();
+        let mut bytes = 0;
         for letter in picked.letters {
+            // Who named no ids can go on where this call stops, and others have their turn in between.
+            if bytes > BYTES_MAX
+                && !matches!(requeue.which, Which::Ids(_))
+                && let Ok(next) = &letter
+            {
+                out.has_more = true;
+                out.left.after = next.death - 1;
+                break;
+            }
             match letter {
                 Ok(dead) if gone.contains(&dead.number) => {
                     let head = self.read_head(dead.number)?;
@@ -46,7 +59,7 @@ impl Writer<'_> {
                 }
                 Ok(dead) => {
                     let before = out.ids.len();
-                    self.requeue_one(queue, &dead, requeue, &mut out)?;
+                    bytes += self.requeue_one(queue, &dead, requeue, &mut out)?;
                     if out.ids.len() > before {
                         gone.insert(dead.number);
                     }
@@ -59,25 +72,26 @@ impl Writer<'_> {
         Ok(Ok(out))
     }
 
-    /// DEAD → READY, in its own queue or another.
+    /// DEAD → READY, in its own queue or another. Says how much of a body was read for it.
     fn requeue_one(
         &mut self,
         from: QueueNumber,
         dead: &Dead,
         requeue: &Requeue,
         out: &mut Requeued,
-    ) -> Result<(), Failure> {
+    ) -> Result<usize, Failure> {
         let number = dead.number;
         let Ok(spec) = self.read_job(number)? else {
             let id = self
                 .read_head(number)?
                 .map_or_else(|| super::codec::unreadable(number).id, |(spec, _)| spec.id);
             out.skipped.push((id, SkipReason::DataCorrupt));
-            return Ok(());
+            return Ok(0);
         };
+        let bytes = spec.body.bytes().len();
         if dead.reason == DeadReason::Corrupt {
             out.skipped.push((spec.id, SkipReason::DataCorrupt));
-            return Ok(());
+            return Ok(bytes);
         }
         let to = match &requeue.target {
             None => Some(from),
@@ -90,15 +104,15 @@ impl Writer<'_> {
         };
         if let Some(reason) = taken {
             out.skipped.push((spec.id, reason));
-            return Ok(());
+            return Ok(bytes);
         }
         out.ids.push(spec.id.clone());
-        match to {
-            Some(to) if !requeue.dry_run => {
-                self.back_to_work(from, to, dead, &spec, requeue.keep_attempts)
-            }
-            _ => Ok(()),
+        if let Some(to) = to
+            && !requeue.dry_run
+        {
+            self.back_to_work(from, to, dead, &spec, requeue.keep_attempts)?;
         }
+        Ok(bytes)
     }
 
     fn back_to_work(
