@@ -133,10 +133,6 @@ pub enum Refusal {
         field: String,
         message: String,
     },
-    BodyTooLarge {
-        bytes: usize,
-        limit: usize,
-    },
     JobNotFound {
         id: String,
     },

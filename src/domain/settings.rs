@@ -2,7 +2,7 @@
 
 use super::{
     ids::QueueName,
-    policy::{PolicyOverride, RetryPolicy},
+    policy::RetryPolicy,
     rules::{ErrorRule, default_rules},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -56,13 +56,6 @@ impl Default for QueueSettings {
             breaker: BreakerSettings::default(),
             dead_letters: DeadLetterSettings::default(),
         }
-    }
-}
-
-impl QueueSettings {
-    /// The policy for a job before any error rule.
-    pub fn policy_for(&self, job: Option<&PolicyOverride>) -> RetryPolicy {
-        job.map_or_else(|| self.policy.clone(), |over| self.policy.apply(over))
     }
 }
 

@@ -198,16 +198,6 @@ fn explain(refusal: &Refusal) -> Explanation {
             explanation.fields.push((field.clone(), message.clone()));
             explanation
         }
-        Refusal::BodyTooLarge { bytes, limit } => {
-            let message = format!(
-                "a body is at most {limit} bytes and this one has {bytes}; \
-                 keep the data elsewhere and send a reference"
-            );
-            Explanation::new(Reason::BodyTooLarge, message)
-                .fact("bytes", bytes)
-                .fact("limit", limit)
-                .field("body")
-        }
         Refusal::JobNotFound { id } => {
             let message = format!(
                 "there is no job {id:?}: it never was, or it is done and its queue keeps no results"

@@ -98,8 +98,8 @@ async fn serve<S: Store>(
         signals.exit_at_the_next();
         name
     };
+    // The service knows the order: health first, then those who wait, then what is under way.
     let begin = || {
-        broker.drain();
         stopping.send_replace(true);
     };
     let ended = stop::when_told(server, sweeper, signal, begin, timeout).await;

@@ -13,7 +13,6 @@ fn queue(name: &str) -> QueueName {
 fn all_refusals() -> Vec<Refusal> {
     let all = vec![
         Refusal::Field { field: "delay".into(), message: "must not be negative".into() },
-        Refusal::BodyTooLarge { bytes: 2_000_000, limit: 1 << 20 },
         Refusal::JobNotFound { id: "order-17".into() },
         Refusal::QueueNotFound { queue: queue("emails") },
         Refusal::LeaseLost,
@@ -28,7 +27,6 @@ fn all_refusals() -> Vec<Refusal> {
     for refusal in &all {
         match refusal {
             Refusal::Field { .. }
-            | Refusal::BodyTooLarge { .. }
             | Refusal::JobNotFound { .. }
             | Refusal::QueueNotFound { .. }
             | Refusal::LeaseLost
@@ -87,7 +85,6 @@ fn reasons_and_codes_are_those_of_the_contract() {
         .collect();
     let want = [
         (Code::InvalidArgument, "INVALID_FIELD"),
-        (Code::InvalidArgument, "BODY_TOO_LARGE"),
         (Code::NotFound, "JOB_NOT_FOUND"),
         (Code::NotFound, "QUEUE_NOT_FOUND"),
         (Code::FailedPrecondition, "LEASE_LOST"),

@@ -3,8 +3,9 @@
 use super::{
     codec,
     leases::{Held, Traits},
-    memory::{QueueNumber, timestamp, unsigned},
+    memory::QueueNumber,
     places::{Place, Tie},
+    sweep::PROMOTIONS_MAX,
     writer::{Failure, Writer},
 };
 use crate::{
@@ -27,8 +28,6 @@ const JOB_OVERHEAD_BYTES: usize = 320;
 const DETAILS_GROWTH: usize = 6;
 /// Jobs that one claim buries on its way; the next look goes on.
 const BURIALS_MAX: usize = 100;
-/// Due jobs that one claim moves before it looks.
-const PROMOTIONS_MAX: usize = 1_000;
 
 /// What a claim has gathered so far.
 struct Basket<'a> {
@@ -170,16 +169,8 @@ impl Writer<'_> {
         let mut rows = self.sql.first_ready.query((queue, limit))?;
         let mut firsts = Vec::new();
         while let Some(row) = rows.next()? {
-            let number = unsigned(row, 3)?;
-            let rank: i64 = row.get(0)?;
-            let place = Place {
-                queue,
-                number,
-                priority: (-rank) as i8,
-                tie: Tie::read(row.get(2)?, number),
-                seen: row.get(4)?,
-            };
-            firsts.push(First { place, at: timestamp(row, 1)? });
+            let (place, at) = Place::read(row)?;
+            firsts.push(First { place, at });
         }
         Ok(firsts)
     }

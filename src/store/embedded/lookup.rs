@@ -74,23 +74,14 @@ pub(super) fn search(
     number: u64,
 ) -> rusqlite::Result<Option<(Place, Timestamp, State)>> {
     for (table, state) in [("ready", State::Ready), ("scheduled", State::Scheduled)] {
-        let sql = format!("SELECT queue, rank, at, tie, seen FROM {table} WHERE number = ?1");
+        let sql =
+            format!("SELECT queue, rank, at, tie, number, seen FROM {table} WHERE number = ?1");
         let found = connection
             .prepare_cached(&sql)?
-            .query_row([number.cast_signed()], |row| {
-                let rank: i64 = row.get(1)?;
-                let place = Place {
-                    queue: row.get(0)?,
-                    number,
-                    priority: (-rank) as i8,
-                    tie: Tie::read(row.get(3)?, number),
-                    seen: row.get(4)?,
-                };
-                Ok((place, timestamp(row, 2)?, state))
-            })
+            .query_row([number.cast_signed()], Place::read)
             .optional()?;
-        if found.is_some() {
-            return Ok(found);
+        if let Some((place, at)) = found {
+            return Ok(Some((place, at, state)));
         }
     }
     Ok(None)

@@ -1,5 +1,5 @@
-//! What the writer keeps in memory: the queues' counters and the leases. All of it can be read back from disk, which is
-//! what happens after a transaction that failed.
+//! What the writer keeps in memory: the queues' counters and the leases. It is read back from disk after a transaction
+//! that failed; only which callers have gone is carried over.
 
 use super::leases::{Leases, read_lease};
 use crate::{

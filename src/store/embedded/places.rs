@@ -3,7 +3,7 @@
 use super::{
     codec,
     leases::Traits,
-    memory::{QueueNumber, unsigned},
+    memory::{QueueNumber, timestamp, unsigned},
     writer::{Failure, Writer},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 use bytes::Bytes;
 use rusqlite::{
-    ToSql,
+    Row, ToSql,
     types::{ToSqlOutput, Value, ValueRef},
 };
 
@@ -38,7 +38,7 @@ impl Tie {
         if id.number() == Some(number) { Self::Number(number) } else { Self::Id(id.to_string()) }
     }
 
-    pub(super) fn read(value: Value, number: u64) -> Self {
+    fn read(value: Value, number: u64) -> Self {
         match value {
             Value::Text(id) => Self::Id(id),
             // Not the number beside it: one of the two may be damaged, and this one is the key.
@@ -71,6 +71,20 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn of(queue: QueueNumber, number: u64, spec: &Spec, seen: bool) -> Self {
         Self { queue, number, priority: spec.priority, tie: Tie::of(number, &spec.id), seen }
+    }
+
+    /// A row of `ready` or `scheduled`: `queue, rank, at, tie, number, seen`. With the time by which it is ordered.
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(Self, Timestamp)> {
+        let number = unsigned(row, 4)?;
+        let rank: i64 = row.get(1)?;
+        let place = Self {
+            queue: row.get(0)?,
+            number,
+            priority: (-rank) as i8,
+            tie: Tie::read(row.get(3)?, number),
+            seen: row.get(5)?,
+        };
+        Ok((place, timestamp(row, 2)?))
     }
 
     pub(super) fn rank(&self) -> i64 {

@@ -46,12 +46,12 @@ statements! {
 
     insert_ready: "INSERT INTO ready VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     delete_ready: "DELETE FROM ready WHERE queue = ?1 AND rank = ?2 AND at = ?3 AND tie = ?4";
-    first_ready: "SELECT rank, at, tie, number, seen FROM ready WHERE queue = ?1 \
+    first_ready: "SELECT queue, rank, at, tie, number, seen FROM ready WHERE queue = ?1 \
         ORDER BY rank, at, tie LIMIT ?2";
 
     insert_scheduled: "INSERT INTO scheduled VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     delete_scheduled: "DELETE FROM scheduled WHERE queue = ?1 AND at = ?2 AND tie = ?3";
-    due: "SELECT at, tie, rank, number, seen FROM scheduled WHERE queue = ?1 AND at <= ?2 \
+    due: "SELECT queue, rank, at, tie, number, seen FROM scheduled WHERE queue = ?1 AND at <= ?2 \
         ORDER BY at, tie LIMIT ?3";
     next_due: "SELECT at FROM scheduled WHERE queue = ?1 ORDER BY at LIMIT 1";
 

@@ -1,9 +1,9 @@
 //! Sweep: what time makes due, a bounded part at a time.
 
 use super::{
-    memory::{QueueNumber, timestamp, unsigned},
+    memory::{QueueNumber, unsigned},
     operate::Waiting,
-    places::{Place, Tie},
+    places::Place,
     writer::{Failure, Writer},
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use std::time::Duration;
 
 /// So much of each kind in one transaction; the rest is due at once.
-const PROMOTIONS_MAX: usize = 1_000;
+pub(super) const PROMOTIONS_MAX: usize = 1_000;
 const EXPIRIES_MAX: usize = 500;
 const DEADLINES_MAX: usize = 500;
 /// Housekeeping that is in no hurry.
@@ -52,16 +52,7 @@ impl Writer<'_> {
         let mut rows = self.sql.due.query((queue, self.now.millis().cast_signed(), limit))?;
         let mut due = Vec::new();
         while let Some(row) = rows.next()? {
-            let number = unsigned(row, 3)?;
-            let rank: i64 = row.get(2)?;
-            let place = Place {
-                queue,
-                number,
-                priority: (-rank) as i8,
-                tie: Tie::read(row.get(1)?, number),
-                seen: row.get(4)?,
-            };
-            due.push((place, timestamp(row, 0)?));
+            due.push(Place::read(row)?);
         }
         drop(rows);
         for (place, at) in &due {
