@@ -1,0 +1,399 @@
+//! Where Redis is, as one text: which servers, as whom, and how they belong together.
+//!
+//! ```text
+//! redis://[user[:password]@]host[:port][/db]           one server, or one of a Cluster
+//! redis://host[:port],host[:port],…                    a Cluster: any of its servers, the others are found
+//! redis+sentinel://host[:port],host[:port],…/name[/db] whichever server Sentinel calls the primary of that name
+//! redis+unix:///path/to/socket                         one server on this machine
+//! ```
+//!
+//! `rediss` in place of `redis` means TLS. [`OPTIONS`] may follow a `?`. Passwords are never shown: neither `Debug` nor
+//! `Display` nor an error message has them.
+
+use super::secret::{Credentials, Secret};
+use std::{fmt, path::PathBuf};
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+/// More than any Redis has.
+const DATABASES_MAX: u32 = 65_535;
+
+/// What may stand behind the `?`, as `name=value`.
+pub const OPTIONS: &str =
+    "user, password, password_file, db, sentinel_user, sentinel_password, ca, cert, key";
+
+/// Where Redis is, and how to get in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    pub place: Place,
+    pub credentials: Credentials,
+    /// For the sentinels themselves.
+    pub sentinel_credentials: Credentials,
+    pub db: u32,
+    pub tls: Option<Tls>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// One server; if it belongs to a Cluster, the Cluster.
+    One(Endpoint),
+    Cluster(Vec<Endpoint>),
+    Sentinel {
+        sentinels: Vec<Endpoint>,
+        name: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Endpoint {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+/// Files in PEM form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Trusted in place of what the system trusts.
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+impl Address {
+    /// Reads one text. What is wrong with it is said without its secrets.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
+            "write where Redis is as for example \"redis://127.0.0.1:6379\"".to_owned()
+        })?;
+        let scheme = Scheme::parse(scheme)?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        // Else the message about what is left would show a part of the password.
+        if options.contains('@') {
+            return Err(
+                "a ? in a user or password is written %3F, and an @ behind the ? %40".into()
+            );
+        }
+        let mut address = match scheme.kind {
+            Kind::Unix => Self::of_place(Place::One(unix(rest)?)),
+            kind => servers(kind, rest)?,
+        };
+        address.tls = scheme.tls.then(Tls::default);
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            address.set(option)?;
+        }
+        address.checked()
+    }
+
+    /// Reads several texts, each of which names servers of one Cluster.
+    pub fn parse_all<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut all: Option<Self> = None;
+        for text in texts.into_iter().flat_map(split_addresses) {
+            let next = Self::parse(text.trim())?;
+            all = Some(match all {
+                None => next,
+                Some(first) => first.and(next)?,
+            });
+        }
+        all.ok_or_else(|| "name at least one server".to_owned())
+    }
+
+    fn of_place(place: Place) -> Self {
+        let (credentials, sentinel_credentials) = Default::default();
+        Self { place, credentials, sentinel_credentials, db: 0, tls: None }
+    }
+
+    /// The same Cluster, with more servers to begin with.
+    fn and(self, other: Self) -> Result<Self, String> {
+        let (Place::One(_) | Place::Cluster(_), Place::One(_) | Place::Cluster(_)) =
+            (&self.place, &other.place)
+        else {
+            return Err("several addresses name the servers of a Cluster, so none can be of \
+                        Sentinel; put all sentinels into one, divided by commas"
+                .into());
+        };
+        if self.tls != other.tls {
+            return Err("all servers of a Cluster are reached in the same way: with TLS or \
+                        without, and with the same files"
+                .into());
+        }
+        let own = other.credentials != Credentials::default();
+        if own && self.credentials != other.credentials {
+            return Err("all servers of a Cluster take the same user and password".into());
+        }
+        let mut servers = self.place.endpoints().to_vec();
+        servers.extend_from_slice(other.place.endpoints());
+        Self { place: Place::Cluster(servers), db: self.db.max(other.db), ..self }.checked()
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), String> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let value = decoded(value)?;
+        if value.is_empty() {
+            return Err(format!("the option {name:?} has no value"));
+        }
+        let tls = self.tls.as_mut();
+        let needs_tls = || format!("the option {name} is for TLS: write rediss in place of redis");
+        match name {
+            "user" => self.credentials.user = Some(value),
+            "password" => self.credentials.password = Some(Secret::Text(value)),
+            "password_file" => self.credentials.password = Some(Secret::File(value.into())),
+            "db" => self.db = database(&value)?,
+            "sentinel_user" => self.sentinel_credentials.user = Some(value),
+            "sentinel_password" => {
+                self.sentinel_credentials.password = Some(Secret::Text(value));
+            }
+            "ca" => tls.ok_or_else(needs_tls)?.ca = Some(value.into()),
+            "cert" => tls.ok_or_else(needs_tls)?.cert = Some(value.into()),
+            "key" => tls.ok_or_else(needs_tls)?.key = Some(value.into()),
+            _ => return Err(format!("unknown option {name:?}; there are {OPTIONS}")),
+        }
+        Ok(())
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        if let Place::Cluster(servers) = &self.place {
+            if self.db != 0 {
+                return Err(format!("a Cluster has only database 0, not {}", self.db));
+            }
+            if servers.iter().any(|server| matches!(server, Endpoint::Unix(_))) {
+                return Err("the servers of a Cluster are reached by host and port".into());
+            }
+        }
+        if self.credentials.user.is_some() && self.credentials.password.is_none() {
+            return Err("there is a user without a password".into());
+        }
+        if let Some(tls) = &self.tls
+            && tls.cert.is_some() != tls.key.is_some()
+        {
+            return Err("cert and key belong together: give both or neither".into());
+        }
+        let unasked = self.sentinel_credentials != Credentials::default()
+            && !matches!(self.place, Place::Sentinel { .. });
+        if unasked {
+            return Err("sentinel_user and sentinel_password are for redis+sentinel://".into());
+        }
+        Ok(self)
+    }
+}
+
+impl Place {
+    /// Those that were named.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        match self {
+            Self::One(endpoint) => std::slice::from_ref(endpoint),
+            Self::Cluster(endpoints) | Self::Sentinel { sentinels: endpoints, .. } => endpoints,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Servers,
+    Sentinels,
+    Unix,
+}
+
+struct Scheme {
+    kind: Kind,
+    tls: bool,
+}
+
+impl Scheme {
+    fn parse(word: &str) -> Result<Self, String> {
+        let (kind, tls) = match word {
+            "redis" | "valkey" => (Kind::Servers, false),
+            "rediss" | "valkeys" => (Kind::Servers, true),
+            "redis+sentinel" => (Kind::Sentinels, false),
+            "rediss+sentinel" => (Kind::Sentinels, true),
+            "redis+unix" | "unix" => (Kind::Unix, false),
+            _ => {
+                return Err(format!(
+                    "{word:?} is no way to reach Redis; write redis, rediss (with TLS), \
+                     redis+sentinel, rediss+sentinel or redis+unix in front of ://"
+                ));
+            }
+        };
+        Ok(Self { kind, tls })
+    }
+}
+
+/// Commas divide servers as well as whole addresses.
+fn split_addresses(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut begin = 0;
+    for (at, _) in text.match_indices(',') {
+        let next = text[at + 1..].trim_start();
+        let word = next.find("://").map(|end| &next[..end]);
+        if word.is_some_and(|word| word.chars().all(|c| c.is_ascii_alphabetic() || c == '+')) {
+            parts.push(&text[begin..at]);
+            begin = at + 1;
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+fn unix(rest: &str) -> Result<Endpoint, String> {
+    let path = decoded(rest)?;
+    if path.starts_with('/') {
+        Ok(Endpoint::Unix(path.into()))
+    } else {
+        Err("the path of a socket begins at the root: redis+unix:///run/redis.sock".into())
+    }
+}
+
+fn servers(kind: Kind, rest: &str) -> Result<Address, String> {
+    let (login, rest) = match rest.rsplit_once('@') {
+        Some((login, rest)) => (Some(login), rest),
+        None => (None, rest),
+    };
+    if login.is_some_and(|login| login.contains('@')) {
+        return Err("an @ in a user or password is written %40; one login, in front of the first \
+                    host, is for all"
+            .into());
+    }
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let port = if kind == Kind::Sentinels { SENTINEL_PORT } else { REDIS_PORT };
+    let mut endpoints = Vec::new();
+    for host in hosts.split(',') {
+        endpoints.push(endpoint(host.trim(), port)?);
+    }
+    let mut path = path.trim_end_matches('/').split('/').filter(|part| !part.is_empty());
+    let place = match kind {
+        Kind::Sentinels => {
+            let name = path
+                .next()
+                .ok_or("name what the sentinels watch: redis+sentinel://host:26379/mymaster")?;
+            Place::Sentinel { sentinels: endpoints, name: decoded(name)? }
+        }
+        _ if endpoints.len() == 1 => Place::One(endpoints.remove(0)),
+        _ => Place::Cluster(endpoints),
+    };
+    let mut address = Address::of_place(place);
+    if let Some(db) = path.next() {
+        address.db = database(db)?;
+    }
+    if path.next().is_some() {
+        return Err("there is more than a database behind the host".into());
+    }
+    if let Some(login) = login {
+        address.credentials = credentials(login)?;
+    }
+    Ok(address)
+}
+
+fn credentials(login: &str) -> Result<Credentials, String> {
+    let (user, password) = match login.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (login, None),
+    };
+    let user = decoded(user)?;
+    let password = password.map(decoded).transpose()?.filter(|password| !password.is_empty());
+    Ok(Credentials {
+        user: Some(user).filter(|user| !user.is_empty()),
+        password: password.map(Secret::Text),
+    })
+}
+
+fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) =
+                rest.split_once(']').ok_or("an IPv6 address ends with a ]: [::1]:6379")?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._:%".contains(c);
+    if host.is_empty() || !host.chars().all(good) {
+        return Err(format!("{host:?} is not the name or address of a host"));
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(format!("{port:?} is not a port: write 1 to 65535")),
+        },
+    };
+    Ok(Endpoint::Tcp { host: host.into(), port })
+}
+
+fn database(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number <= DATABASES_MAX);
+    number.ok_or_else(|| format!("{text:?} is not the number of a database"))
+}
+
+/// `%40` means `@`. The text itself may be a secret, so it is not in the message.
+fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, others @ ..] = rest {
+        (bytes, rest) = match (first, others) {
+            (b'%', [high, low, others @ ..]) => {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16);
+                let (Some(high), Some(low)) = (digit(high), digit(low)) else {
+                    return Err(BAD_PERCENT.into());
+                };
+                bytes.push((high * 16 + low) as u8);
+                (bytes, others)
+            }
+            (b'%', _) => return Err(BAD_PERCENT.into()),
+            (byte, others) => {
+                bytes.push(*byte);
+                (bytes, others)
+            }
+        };
+    }
+    String::from_utf8(bytes).map_err(|_| BAD_PERCENT.into())
+}
+
+const BAD_PERCENT: &str = "a % begins two hexadecimal digits; a % of its own is written %25";
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Without secrets: for logs and the banner.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.tls.is_some() { "s" } else { "" };
+        let kind = match &self.place {
+            Place::One(Endpoint::Unix(_)) => "+unix",
+            Place::One(_) | Place::Cluster(_) => "",
+            Place::Sentinel { .. } => "+sentinel",
+        };
+        write!(f, "redis{s}{kind}://")?;
+        if let Some(user) = &self.credentials.user {
+            write!(f, "{user}@")?;
+        }
+        for (at, endpoint) in self.place.endpoints().iter().enumerate() {
+            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
+        }
+        if let Place::Sentinel { name, .. } = &self.place {
+            write!(f, "/{name}")?;
+        }
+        match (self.db, &self.place) {
+            (0, _) => Ok(()),
+            (db, Place::One(Endpoint::Unix(_))) => write!(f, "?db={db}"),
+            (db, _) => write!(f, "/{db}"),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests;
