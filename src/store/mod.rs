@@ -5,18 +5,49 @@
 //! fence of the lease. Randomness and the settings come with each call. Refusals are values; a [`StoreError`] means that
 //! the engine itself is unwell, and that nothing of the call was applied unless it says so.
 
+mod audit;
+mod codec;
+mod dead_letters;
 pub mod embedded;
+mod error;
+mod history;
+mod listener;
+mod newcomers;
+mod notation;
 mod operator;
+pub mod redis;
+mod saved_reply;
+mod sizes;
 mod view;
 
+pub use audit::*;
+pub use dead_letters::*;
+pub use error::*;
+pub use listener::*;
+pub use newcomers::*;
 pub use operator::*;
 pub use view::*;
 
+/// The codec of jobs, for the benchmarks alone.
+#[doc(hidden)]
+pub mod measured {
+    use super::codec;
+    use crate::domain::job::{Body, Spec};
+
+    pub fn write_job(spec: &Spec, out: &mut Vec<u8>) {
+        codec::head(spec, out);
+    }
+
+    pub fn read_job(head: &[u8], body: Body) -> Option<Spec> {
+        codec::read_job(head, body).ok()
+    }
+}
+
 use crate::domain::{
-    dead_filter::DeadFilter,
+    breaker::BreakerName,
     failure::Failure,
-    ids::{DeadPart, JobId, QueueName},
-    job::{Attempt, DeadReason, Delivery, NewJob, Progress, Spec, State},
+    ids::{JobId, QueueName},
+    job::{Attempt, Delivery, NewJob, Progress, Spec, State},
     lease::Lease,
     settings::Settings,
     time::Timestamp,
@@ -48,8 +79,8 @@ pub trait Store: Send + Sync + 'static {
     /// passed over; a job that was cancelled while it was out is removed.
     fn unclaim(&self, unanswered: Unanswered) -> impl Answer<()>;
 
-    /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, dead letters whose
-    /// retention is over, forgotten keys.
+    /// Does a bounded part of what time has made due: promotions, ended leases and pauses, deadlines, dead letters and
+    /// completed jobs whose retention is over, forgotten keys.
     fn sweep(&self, ask: Ask, sweep: Sweep) -> impl Answer<Swept>;
 
     /// Sends dead letters back to work.
@@ -79,7 +110,18 @@ pub trait Store: Send + Sync + 'static {
         ask: Ask,
         queue: QueueName,
         pause: Option<NewPause>,
-    ) -> impl Answer<Result<(), PauseRefused>>;
+    ) -> impl Answer<Result<(), QueueRefused>>;
+
+    /// The breakers of each queue; those of a queue that is not there are as new.
+    fn breakers(&self, ask: Ask, queues: Vec<QueueName>) -> impl Answer<Vec<BreakerViews>>;
+
+    /// Forces or resets a breaker. A configured queue is made if need be.
+    fn set_breaker(
+        &self,
+        ask: Ask,
+        name: BreakerName,
+        order: BreakerOrder,
+    ) -> impl Answer<Result<BreakerView, QueueRefused>>;
 
     /// Removes a job that waits, or asks for the end of one that is out.
     fn cancel(
@@ -94,8 +136,19 @@ pub trait Store: Send + Sync + 'static {
     /// A page of a queue's jobs. `None`: no such queue.
     fn jobs(&self, query: JobQuery) -> impl Answer<Option<JobPage>>;
 
+    /// Takes in jobs of another store under their own ids, each by itself; makes their queue if need be. They count as
+    /// moved in, and in the counters of all queues as if they had come from one that is no more.
+    fn take_in(&self, ask: Ask, newcomers: Newcomers)
+    -> impl Answer<Result<Vec<TakenIn>, Refused>>;
+
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
+
+    /// What operators should know of how the engine fares, oldest first; empty when all is well.
+    fn notices(&self) -> Vec<String>;
+
+    /// How often the engine was out of reach for longer than leases bear, and has come back.
+    fn outages(&self) -> u64;
 
     /// Lets what was accepted become durable, then closes. Later calls are refused.
     fn close(&self) -> impl Future<Output = ()> + Send;
@@ -110,40 +163,6 @@ pub struct Ask {
     pub settings: Arc<Settings>,
     /// Seed of all chance in this call.
     pub seed: u64,
-}
-
-/// What a store tells while it works. Called after the commit; must return quickly.
-pub trait Listener: Send + Sync + 'static {
-    /// Something has become available: this queue could hand out so many jobs now. Never told of one that is paused.
-    fn available(&self, queue: &QueueName, jobs: usize);
-
-    /// `sweep` has something to do at this time.
-    fn due(&self, at: Timestamp);
-
-    /// A job has become a dead letter.
-    fn died(&self, notice: &DeadNotice);
-}
-
-/// The engine is unwell.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum StoreError {
-    #[error("the store cannot be reached: {0}")]
-    Unavailable(String),
-    #[error("the disk is nearly full: {0}")]
-    DiskLow(String),
-    #[error("too much is waiting to be written: {0}")]
-    Overloaded(String),
-    #[error("the outcome is unknown: {0}")]
-    OutcomeUnknown(String),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    Well,
-    /// Enqueue is refused, everything else goes on.
-    DiskLow(String),
-    /// No writes.
-    Stopped(String),
 }
 
 // ---- enqueue ----
@@ -314,6 +333,7 @@ pub struct Settled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acked {
+    /// It was removed before, or is kept and was completed by this very lease.
     pub already_gone: bool,
 }
 
@@ -338,6 +358,8 @@ pub struct Swept {
     pub expired: Vec<ExpiredLease>,
     /// Dead letters that were kept for as long as their queue keeps them.
     pub retention_expired: usize,
+    /// The same of completed jobs.
+    pub completed_removed: usize,
     /// When the next sweep has something to do; now, if this one stopped at its bound.
     pub next: Option<Timestamp>,
 }
@@ -347,148 +369,4 @@ pub struct ExpiredLease {
     pub queue: QueueName,
     pub id: JobId,
     pub attempt: Attempt,
-}
-
-/// For the log line that every dead letter gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadNotice {
-    pub queue: QueueName,
-    pub id: JobId,
-    pub job_type: String,
-    pub reason: DeadReason,
-    pub attempts: u32,
-    pub error_type: String,
-    pub overflow: bool,
-}
-
-// ---- dead letters ----
-
-#[derive(Clone, Debug)]
-pub struct Requeue {
-    pub part: DeadPart,
-    pub which: Which,
-    pub target: Option<QueueName>,
-    pub keep_attempts: bool,
-    pub dry_run: bool,
-    pub request: Option<RequestId>,
-}
-
-/// A call that may come again: within [`REPLY_KEPT`] it gets the answer of the first time, and nothing more happens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestId {
-    pub id: String,
-    /// The sum of all that the call asks for: under the same id nothing else may be asked.
-    pub asked: [u8; 32],
-}
-
-/// How long the answer to a call with a request id is remembered.
-pub const REPLY_KEPT: Duration = Duration::from_secs(600);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    Ids(Vec<JobId>),
-    /// The first so many in the order of death. `among`: goes on with an earlier call's set.
-    Oldest {
-        limit: usize,
-        among: Option<Deaths>,
-    },
-    /// The first so many that the search finds.
-    Found {
-        search: Search,
-        limit: usize,
-        among: Option<Deaths>,
-    },
-}
-
-/// Looks for dead letters in the order of death.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Search {
-    pub filter: DeadFilter,
-    /// Records that one call looks at, at most.
-    pub look_at: usize,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requeued {
-    pub ids: Vec<JobId>,
-    pub skipped: Vec<(JobId, SkipReason)>,
-    pub has_more: bool,
-    /// What going on meets: not what was skipped, and not what died since the first call.
-    pub left: Deaths,
-}
-
-/// A stretch of a queue's order of death.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deaths {
-    pub after: u64,
-    pub up_to: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequeueRefused {
-    NoSuchQueue,
-    /// The target would have to be made.
-    TooManyQueues {
-        limit: usize,
-    },
-    /// Another call had it.
-    RequestIdTaken,
-}
-
-#[derive(Clone, Debug)]
-pub struct Purge {
-    pub part: DeadPart,
-    pub which: Which,
-    pub dry_run: bool,
-    pub request: Option<RequestId>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Purged {
-    pub count: u64,
-    pub skipped: Vec<(JobId, SkipReason)>,
-    pub has_more: bool,
-    /// What going on meets: not what died since the first call.
-    pub left: Deaths,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PurgeRefused {
-    NoSuchQueue,
-    /// Another call had it.
-    RequestIdTaken,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SkipReason {
-    JobNotFound,
-    KeyTaken,
-    IdTaken,
-    DataCorrupt,
-}
-
-#[derive(Clone, Debug)]
-pub struct DeadLetterQuery {
-    pub part: DeadPart,
-    /// Those that died after this one.
-    pub after: u64,
-    pub limit: usize,
-    /// Only what it finds: the page may be short, or empty, and still have a next one.
-    pub search: Option<Search>,
-    /// Bodies and headers too.
-    pub full: bool,
-    /// Ends the page early.
-    pub max_bytes: usize,
-}
-
-#[derive(Clone, Debug)]
-pub struct DeadCountQuery {
-    /// This queue, whether it has any. None: by name, those that have some.
-    pub queue: Option<QueueName>,
-    pub after: Option<QueueName>,
-    pub limit: usize,
-    /// For each queue so many types of error, the most frequent first.
-    pub types: usize,
-    /// And so many of those that died last.
-    pub latest: usize,
 }

@@ -11,12 +11,21 @@ pub struct NewPause {
     pub reason: String,
 }
 
-/// Why a queue was neither paused nor resumed.
+/// Why nothing was done to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PauseRefused {
+pub enum QueueRefused {
     NoSuchQueue,
     /// It is configured and would have to be made.
     NotMade(Refused),
+}
+
+/// What an operator wants of a breaker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BreakerOrder {
+    /// This and nothing else, until it is reset.
+    Force { open: bool, reason: String },
+    /// Closed, everything counted from zero, and by itself again.
+    Reset,
 }
 
 /// What cancelling came to.
@@ -45,7 +54,7 @@ pub enum JobRefused {
 pub const LOOKS_MAX: usize = 10_000;
 
 /// A page of a queue's jobs: READY in the order in which they are handed out, SCHEDULED by when they are due, LEASED in
-/// the order in which they were enqueued, DEAD in their order of death.
+/// the order in which they were enqueued, DEAD in their order of death, COMPLETED in the order in which they were done.
 #[derive(Clone, Debug)]
 pub struct JobQuery {
     pub queue: QueueName,
@@ -64,12 +73,27 @@ pub struct JobQuery {
     pub looks_max: usize,
 }
 
+impl JobQuery {
+    /// The states that are left to walk through, in the order of a listing; the first one from where the page before ended.
+    pub fn walk(&self) -> impl Iterator<Item = (State, Option<&JobPosition>)> {
+        let order = [State::Ready, State::Scheduled, State::Leased, State::Dead, State::Completed];
+        let wanted = move |state: &State| self.state.is_none_or(|wanted| wanted == *state);
+        let ended = self.after.as_ref().map(|after| after.state);
+        let passed = move |state: &State| ended.is_some_and(|ended| ended != *state);
+        // A page that ended in a state which is not asked for began anew.
+        let begins = ended.is_some_and(|ended| wanted(&ended));
+        let left = order.into_iter().skip_while(move |state| begins && passed(state));
+        left.filter(wanted)
+            .map(|state| (state, self.after.as_ref().filter(|after| after.state == state)))
+    }
+}
+
 /// Where a job stands in the order of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobPosition {
     pub state: State,
     pub priority: i8,
-    /// When it became ready or is due.
+    /// When it became ready, is due or was done.
     pub at: Timestamp,
     /// The store's number for the job, or that of its death.
     pub number: u64,

@@ -1,26 +1,34 @@
 //! What reads answer: jobs, dead letters and queues as they are, with nothing decided.
 
 use crate::domain::{
+    breaker::{Breaker, BreakerState},
     failure::Failure,
     ids::{JobId, QueueName},
     job::{Attempt, DeadReason, Delivery, Progress, Spec, State},
     pause::Pause,
     time::Timestamp,
 };
+use bytes::Bytes;
 
 #[derive(Clone, Debug)]
 pub struct JobView {
     pub queue: QueueName,
     pub spec: Spec,
-    /// Its stored record fails its checksum; only known where the body was read.
+    /// Its stored record or its result fails its checksum; only known where they were read.
     pub corrupt: bool,
     pub state: State,
     /// When it became, or becomes, ready.
     pub ready_at: Option<Timestamp>,
+    /// While LEASED: when it had become ready, which is where it would go back to.
+    pub old_place: Option<Timestamp>,
     pub progress: Progress,
     /// While LEASED.
     pub delivery: Option<Delivery>,
     pub death: Option<Death>,
+    /// While COMPLETED.
+    pub completed_at: Option<Timestamp>,
+    /// What its Ack carried, where the body was read too.
+    pub result: Bytes,
     /// The first 10 and the last 40, whole where the failure is the first or the last.
     pub attempts: Vec<Attempt>,
     pub last_failure: Option<Failure>,
@@ -28,6 +36,25 @@ pub struct JobView {
     pub ahead: Option<Ahead>,
     /// Of its queue; may be over.
     pub pause: Option<Pause>,
+    /// Of its queue.
+    pub breaker: Breaker,
+}
+
+/// A breaker, and what is counted for it in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BreakerView {
+    pub breaker: Breaker,
+    /// While CLOSED: failures that count toward the threshold.
+    pub failures: u32,
+    /// While HALF_OPEN: probes whose outcome is waited for.
+    pub probes: usize,
+}
+
+/// The breakers of one queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BreakerViews {
+    pub work: BreakerView,
+    pub dead_letters: BreakerView,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +126,16 @@ pub struct QueueView {
     pub oldest_ready_at: Option<Timestamp>,
     /// May be over.
     pub pause: Option<Pause>,
+    /// Of its work.
+    pub breaker: Breaker,
 }
 
 impl QueueView {
     /// Of a queue that nobody has enqueued to yet.
     pub fn empty(name: QueueName) -> Self {
         let (depths, totals) = (Depths::default(), Totals::default());
-        Self { name, depths, totals, oldest_ready_at: None, pause: None }
+        let breaker = Breaker::default();
+        Self { name, depths, totals, oldest_ready_at: None, pause: None, breaker }
     }
 }
 
@@ -115,6 +145,7 @@ pub struct Depths {
     pub ready: u64,
     pub scheduled: u64,
     pub leased: u64,
+    /// Those that are kept.
     pub completed: u64,
     /// Overflow included.
     pub dead: u64,
@@ -122,16 +153,39 @@ pub struct Depths {
 }
 
 impl Depths {
-    /// Jobs in any state.
+    /// Jobs that are not done: a completed one is among [`Totals::completed`], whether it is kept or not.
     pub fn held(&self) -> u64 {
-        self.ready + self.scheduled + self.leased + self.completed + self.dead
+        self.ready + self.scheduled + self.leased + self.dead
+    }
+
+    /// No job in any state.
+    pub fn is_empty(&self) -> bool {
+        self.held() + self.completed == 0
+    }
+
+    /// As a dead letter tells of them, with the breakers of its queue's work and of its dead letters.
+    pub(super) fn context(&self, breakers: [BreakerState; 2]) -> Vec<(String, String)> {
+        let depths = [
+            ("ready", self.ready),
+            ("scheduled", self.scheduled),
+            ("leased", self.leased),
+            ("dead", self.dead),
+            ("overflow", self.overflow),
+        ];
+        let depths = depths.map(|(name, depth)| (name.to_owned(), depth.to_string()));
+        let [work, dead_letters] = breakers.map(|state| state.as_str().to_owned());
+        let breakers =
+            [("queue_breaker".to_owned(), work), ("dlq_breaker".to_owned(), dead_letters)];
+        depths.into_iter().chain(breakers).collect()
     }
 }
 
-/// Since the store was made.
+/// Since the store was made. What came in is what went out and what is held: enqueued + moved_in = completed + purged +
+/// cancelled + retention_expired + moved_out + [`Depths::held`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub enqueued: u64,
+    /// Counted when acked; the end of a kept one's retention counts nowhere.
     pub completed: u64,
     pub failed_attempts: u64,
     pub retries: u64,
@@ -144,6 +198,7 @@ pub struct Totals {
     pub lease_expired: u64,
     pub purged: u64,
     pub cancelled: u64,
+    /// Dead letters only.
     pub retention_expired: u64,
     pub moved_in: u64,
     pub moved_out: u64,
@@ -224,6 +279,6 @@ impl std::ops::AddAssign for Totals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub totals: Totals,
-    /// Jobs in any state now.
+    /// Jobs that are not done now, as [`Depths::held`] counts them.
     pub held: u64,
 }

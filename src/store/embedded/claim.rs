@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
+        breaker::Gate,
         chance::Dice,
         failure::Failure as JobFailure,
         ids::JobId,
@@ -18,14 +19,10 @@ use crate::{
         settings::QueueSettings,
         time::{Timestamp, millis_ceil},
     },
-    store::{Ask, Claim, Claimed, Delivered, Idle, IdleReason, Share},
+    store::{Ask, Claim, Claimed, Delivered, Idle, IdleReason, Share, sizes},
 };
 use std::sync::Arc;
 
-/// What a job adds to a reply beside its body and texts: queue, lease and times.
-const JOB_OVERHEAD_BYTES: usize = 320;
-/// Details are kept as text and sent as values: `1,` becomes eleven bytes.
-const DETAILS_GROWTH: usize = 6;
 /// Jobs that one claim buries on its way; the next look goes on.
 const BURIALS_MAX: usize = 100;
 
@@ -142,15 +139,23 @@ impl Writer<'_> {
         if self.memory.queue(queue).is_none_or(|queue| queue.is_paused(self.now)) {
             return Ok(());
         }
-        let mut most = most.min(basket.room());
+        let gate = self.memory.gate(queue, self.now);
+        let mut most = most.min(basket.room()).min(gate.width());
+        let (probe, not_first) = match gate {
+            Gate::Probes { not_first, .. } => (true, not_first.cloned()),
+            _ => (false, None),
+        };
         while most > 0 && !self.leases_are_full() {
-            let firsts = self.first_ready(queue, most)?;
+            let firsts = match &not_first {
+                None => self.first_ready(queue, most)?,
+                Some(avoided) => self.first_others(queue, most, avoided)?,
+            };
             if firsts.is_empty() {
                 return Ok(());
             }
             let before = basket.out.jobs.len();
             for first in firsts {
-                self.take_one(ask, share, first, basket)?;
+                self.take_one(ask, share, first, probe, basket)?;
                 if basket.full {
                     return Ok(());
                 }
@@ -175,11 +180,28 @@ impl Writer<'_> {
         Ok(firsts)
     }
 
+    /// As `first_ready`, but one job comes only when there is no other.
+    fn first_others(
+        &mut self,
+        queue: QueueNumber,
+        limit: usize,
+        avoided: &JobId,
+    ) -> Result<Vec<First>, Failure> {
+        let mut firsts = self.first_ready(queue, limit + 1)?;
+        let is_avoided = |first: &First| first.place.tie == Tie::of(first.place.number, avoided);
+        if firsts.len() > 1 {
+            firsts.retain(|first| !is_avoided(first));
+        }
+        firsts.truncate(limit);
+        Ok(firsts)
+    }
+
     fn take_one(
         &mut self,
         ask: &Ask,
         share: &Share,
         first: First,
+        probe: bool,
         basket: &mut Basket<'_>,
     ) -> Result<(), Failure> {
         let First { place, at } = first;
@@ -212,7 +234,7 @@ impl Writer<'_> {
             );
         }
         let failure = self.failure_before(place.number, &progress)?;
-        let bytes = size(&spec, &progress, failure.as_ref());
+        let bytes = sizes::of_job(&spec) + sizes::of_past(&progress, failure.as_ref());
         if !basket.has_room_for(bytes) {
             return Ok(());
         }
@@ -237,14 +259,23 @@ impl Writer<'_> {
             answer: basket.out.answer,
             duration,
             ready_at: at,
-            traits: traits_of(&place, &spec, &progress),
+            traits: traits_of(&place, &spec, &progress, probe),
+            breaker: self.transitions(place.queue),
             request: basket.request.clone(),
         };
         self.insert_lease(&held, &basket.claim.worker_id)?;
         let delivered = self.delivered(&held, spec, progress, failure, &basket.claim.worker_id)?;
         self.memory.leases.insert(held);
+        if probe {
+            self.memory.probe_out(place.queue, place.number, self.now);
+        }
         basket.out.jobs.push(delivered);
         Ok(())
+    }
+
+    /// What a delivery remembers of its queue's breaker.
+    fn transitions(&self, queue: QueueNumber) -> u64 {
+        self.memory.queue(queue).map_or(0, |queue| queue.guards.work.transitions)
     }
 
     /// A job at the front of its line that nobody should get any more.
@@ -283,6 +314,7 @@ impl Writer<'_> {
             held.traits.0,
             (!worker_id.is_empty()).then_some(worker_id),
             held.request.as_deref(),
+            held.breaker.cast_signed(),
         ))?;
         self.memory.change(held.queue, |queue| queue.depths.leased += 1);
         Ok(())
@@ -340,45 +372,28 @@ impl Writer<'_> {
             Some(queue) if queue.is_paused(self.now) => {
                 (IdleReason::Paused, queue.pause.as_ref().and_then(|pause| pause.until))
             }
-            Some(queue) if queue.depths.ready > 0 && self.leases_are_full() => {
-                (IdleReason::Limited, None)
-            }
-            Some(queue) if queue.depths.scheduled > 0 => (IdleReason::NotDue, queue.next_due),
-            Some(_) => (IdleReason::Empty, None),
+            Some(queue) => match self.memory.gate(queue.number, self.now) {
+                Gate::Held { until } => (IdleReason::BreakerOpen, until),
+                Gate::Limited { until } => (IdleReason::Limited, Some(until)),
+                _ if queue.depths.ready > 0 && self.leases_are_full() => {
+                    (IdleReason::Limited, None)
+                }
+                _ if queue.depths.scheduled > 0 => (IdleReason::NotDue, queue.next_due),
+                _ => (IdleReason::Empty, None),
+            },
         };
         Idle { queue: share.queue.clone(), reason, until }
     }
 }
 
-fn traits_of(place: &Place, spec: &Spec, progress: &Progress) -> Traits {
+fn traits_of(place: &Place, spec: &Spec, progress: &Progress, probe: bool) -> Traits {
     let bits = [
         (place.seen, Traits::SEEN),
         (matches!(place.tie, Tie::Id(_)), Traits::OWN_ID),
         (spec.key.is_some(), Traits::KEY),
         (spec.expires_at.is_some(), Traits::DEADLINE),
         (progress.retries > 0, Traits::RETRIED),
+        (probe, Traits::PROBE),
     ];
     Traits(bits.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum())
-}
-
-/// At least what the job takes in a reply.
-fn size(spec: &Spec, progress: &Progress, last_failure: Option<&JobFailure>) -> usize {
-    let failure = last_failure.map_or(0, |failure| {
-        let texts = failure.error_type.len() + failure.message.len();
-        texts + failure.details.len() * DETAILS_GROWTH
-    });
-    let headers: usize =
-        spec.headers.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-    let id = match &spec.id {
-        JobId::Text(id) => id.len(),
-        JobId::Uuid(_) => 0,
-    };
-    spec.body.bytes().len()
-        + headers
-        + id
-        + spec.job_type.len()
-        + spec.content_type.len()
-        + failure
-        + progress.checkpoint.len()
-        + JOB_OVERHEAD_BYTES
 }

@@ -178,6 +178,7 @@ impl Writer<'_> {
             queue.depths.dead -= 1;
             queue.depths.overflow -= u64::from(overflow);
         });
+        self.made_room(queue)?;
         Ok(true)
     }
 

@@ -2,7 +2,11 @@
 
 use super::writer::{Call, Command};
 use crate::store::StoreError;
-use std::path::PathBuf;
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
 
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
@@ -30,7 +34,8 @@ impl Disk {
 
     /// Looks once for all that is to be written together, and sends new jobs away if there is no room for them.
     pub(super) fn take_no_jobs_when_low(&self, calls: Vec<Call>) -> Vec<Call> {
-        let is_enqueue = |call: &Call| matches!(call.command, Command::Enqueue(..));
+        let is_enqueue =
+            |call: &Call| matches!(call.command, Command::Enqueue(..) | Command::TakeIn(..));
         if !calls.iter().any(is_enqueue) {
             return calls;
         }
@@ -43,4 +48,19 @@ impl Disk {
         }
         others
     }
+}
+
+pub(super) fn create_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    // Jobs are nobody else's business.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    sync_directory(parent.unwrap_or_else(|| Path::new(".")))
+}
+
+/// New names in a directory survive a power cut only once the directory itself is on disk.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
 }

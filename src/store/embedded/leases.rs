@@ -1,7 +1,7 @@
 //! The leases that are out, in memory: by job, by when the sweep looks at them, and by the request that claimed them.
 
 use super::memory::{QueueNumber, timestamp, unsigned};
-use crate::domain::{job::Delivery, lease::Lease, time::Timestamp};
+use crate::domain::{breaker::Sent, job::Delivery, lease::Lease, time::Timestamp};
 use rusqlite::Row;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -46,10 +46,17 @@ pub(super) struct Held {
     pub(super) duration: Duration,
     pub(super) ready_at: Timestamp,
     pub(super) traits: Traits,
+    /// The transitions of the queue's breaker when it was handed out.
+    pub(super) breaker: u64,
     pub(super) request: Option<Arc<str>>,
 }
 
 impl Held {
+    /// As the breaker knows it.
+    pub(super) fn sent(&self) -> Sent {
+        Sent { transitions: self.breaker, probe: self.traits.has(Traits::PROBE) }
+    }
+
     pub(super) fn delivery(&self, worker_id: String) -> Delivery {
         Delivery {
             lease: self.lease,
@@ -200,6 +207,7 @@ pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {
         duration: Duration::from_millis(unsigned(row, 7)?),
         ready_at: timestamp(row, 8)?,
         traits: Traits(row.get(9)?),
+        breaker: unsigned(row, 11)?,
         request: request.map(Arc::from),
     })
 }

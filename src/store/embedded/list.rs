@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     domain::{job::State, time::Timestamp},
-    store::{Ahead, JobPage, JobPosition, JobQuery},
+    store::{Ahead, JobPage, JobPosition, JobQuery, sizes},
 };
 use rusqlite::{Connection, OptionalExtension, Result, types::Value};
 use std::ops::ControlFlow;
@@ -22,6 +22,9 @@ const SCHEDULED: &str = "SELECT number, at, tie FROM scheduled \
 /// Of all queues: the hot path keeps no order for listings.
 const LEASED: &str = "SELECT number, queue FROM leases WHERE number > ?1 ORDER BY number";
 const DEAD: &str = "SELECT number, death FROM dead WHERE queue = ?1 AND death > ?2 ORDER BY death";
+
+const COMPLETED: &str = "SELECT number, at FROM completed \
+    WHERE queue = ?1 AND (at, number) > (?2, ?3) ORDER BY at, number";
 
 /// One row on the way.
 struct Step {
@@ -50,18 +53,13 @@ pub(super) fn jobs(connection: &Connection, query: &JobQuery) -> Result<Option<J
     let last = query.after.clone();
     let page = JobPage::default();
     let mut walk = Walk { connection: &moment, queue, query, page, looked: 0, bytes: 0, last };
-    let mut states = vec![State::Ready, State::Scheduled, State::Leased, State::Dead];
-    states.retain(|state| query.state.is_none_or(|wanted| wanted == *state));
-    let begun =
-        query.after.as_ref().and_then(|after| states.iter().position(|s| *s == after.state));
-    for state in states.into_iter().skip(begun.unwrap_or(0)) {
-        let after = query.after.as_ref().filter(|after| after.state == state);
+    for (state, after) in query.walk() {
         let walked = match state {
             State::Ready => walk.ready(after)?,
             State::Scheduled => walk.scheduled(after)?,
             State::Leased => walk.leased(after)?,
             State::Dead => walk.dead(after)?,
-            State::Completed => ControlFlow::Continue(()),
+            State::Completed => walk.completed(after)?,
         };
         if walked.is_break() {
             break;
@@ -177,6 +175,21 @@ impl Walk<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
+    fn completed(&mut self, after: Option<&JobPosition>) -> Result<ControlFlow<()>> {
+        let from = after.map_or((i64::MIN, 0), |after| (millis(after.at), after.number));
+        let mut completed = self.connection.prepare_cached(COMPLETED)?;
+        let mut rows = completed.query((self.queue, from.0, from.1.cast_signed()))?;
+        while let Some(row) = rows.next()? {
+            let number = unsigned(row, 0)?;
+            let at = timestamp(row, 1)?;
+            let position = JobPosition { at, ..numbered(State::Completed, number) };
+            if self.step(Step { number, foreign: false, position, ahead: None })?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
     /// Takes the job in if it is wanted; a break ends the page before it.
     fn step(&mut self, step: Step) -> Result<ControlFlow<()>> {
         if self.page.jobs.len() >= self.query.limit || self.looked >= self.query.looks_max {
@@ -195,7 +208,7 @@ impl Walk<'_> {
                     view.attempts.clear();
                     view.progress.checkpoint.clear();
                 }
-                self.bytes += read::size(&view);
+                self.bytes += sizes::of_view(&view);
                 if self.bytes > self.query.max_bytes && !self.page.jobs.is_empty() {
                     self.page.next.clone_from(&self.last);
                     return Ok(ControlFlow::Break(()));
@@ -237,7 +250,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("list.db");
         let connection = super::super::schema::open_writer(&path, false).unwrap();
-        for sql in [READY, READY_BEFORE, SCHEDULED, LEASED, DEAD] {
+        for sql in [READY, READY_BEFORE, SCHEDULED, LEASED, DEAD, COMPLETED] {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let rows = plan.raw_query().mapped(|row| row.get::<_, String>(3));
             let plan = rows.collect::<Result<Vec<_>>>().unwrap().join("; ");

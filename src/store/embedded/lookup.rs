@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension};
 pub(super) struct Found {
     pub(super) queue: QueueNumber,
     pub(super) state: State,
-    /// When it became ready, is due, was leased or died.
+    /// When it became ready, is due, was leased, was done or died.
     pub(super) at: Timestamp,
     /// Its number in the order of death.
     pub(super) death: u64,

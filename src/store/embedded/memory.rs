@@ -1,9 +1,12 @@
 //! What the writer keeps in memory: the queues' counters and the leases. It is read back from disk after a transaction
 //! that failed; only which callers have gone is carried over.
 
-use super::leases::{Leases, read_lease};
+use super::{
+    guards::Guards,
+    leases::{Leases, read_lease},
+};
 use crate::{
-    domain::{ids::QueueName, pause::Pause, settings::Settings, time::Timestamp},
+    domain::{breaker::Guarded, ids::QueueName, pause::Pause, settings::Settings, time::Timestamp},
     store::{Depths, Totals},
 };
 use rusqlite::{Connection, Row};
@@ -27,6 +30,7 @@ pub(super) struct QueueState {
     /// The earliest of its scheduled jobs.
     pub(super) next_due: Option<Timestamp>,
     pub(super) pause: Option<Pause>,
+    pub(super) guards: Guards,
     /// This transaction made a job available to claims.
     pub(super) made_available: bool,
     /// Has to be written with this transaction.
@@ -39,7 +43,7 @@ impl QueueState {
     }
 }
 
-/// When dead letters have been kept for long enough.
+/// When jobs have been kept for long enough.
 #[derive(Debug, Default)]
 pub(super) struct Retention {
     /// The settings that `next` was found under; others may say otherwise.
@@ -47,21 +51,33 @@ pub(super) struct Retention {
     pub(super) next: Option<Timestamp>,
 }
 
+impl Retention {
+    /// One more is kept until then.
+    pub(super) fn kept_until(&mut self, at: Timestamp) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    queues: HashMap<QueueNumber, QueueState>,
+    pub(super) queues: HashMap<QueueNumber, QueueState>,
     by_name: HashMap<QueueName, QueueNumber>,
     /// Queues with scheduled jobs by when the first of them is due.
     dues: BTreeSet<(Timestamp, QueueNumber)>,
     /// Paused queues by when they go on by themselves.
     pause_ends: BTreeSet<(Timestamp, QueueNumber)>,
+    /// Queues that are held back by when that may change.
+    pub(super) gates: BTreeSet<(Timestamp, QueueNumber)>,
+    /// As the last call brought them.
+    pub(super) settings: Arc<Settings>,
     changed: Vec<QueueNumber>,
     /// Queues that have work left, to be told of after the commit.
-    left: Vec<QueueNumber>,
+    pub(super) left: Vec<QueueNumber>,
     pub(super) leases: Leases,
     pub(super) next_number: u64,
     pub(super) next_deadline: Option<Timestamp>,
-    pub(super) retention: Retention,
+    pub(super) dead_kept: Retention,
+    pub(super) completed_kept: Retention,
 }
 
 impl Memory {
@@ -86,13 +102,25 @@ impl Memory {
         for (queue, pause) in super::pause::all(connection)? {
             memory.set_pause(queue, Some(pause));
         }
+        for (number, guarded, breaker) in super::breakers::all(connection)? {
+            if let Some(queue) = memory.queues.get_mut(&number) {
+                match guarded {
+                    Guarded::Work => queue.guards.work = breaker,
+                    Guarded::DeadLetters => queue.guards.dead_letters = breaker,
+                }
+            }
+        }
         let mut leases = connection.prepare(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
-             traits, request FROM leases",
+             traits, request, breaker FROM leases",
         )?;
         let mut rows = leases.query([])?;
         while let Some(row) = rows.next()? {
-            memory.leases.insert(read_lease(row)?);
+            let held = read_lease(row)?;
+            if let Some(queue) = memory.queues.get_mut(&held.queue) {
+                queue.guards.remember(&held);
+            }
+            memory.leases.insert(held);
         }
         Ok(memory)
     }
@@ -125,6 +153,7 @@ impl Memory {
             totals: Totals::default(),
             next_due: None,
             pause: None,
+            guards: Guards::default(),
             made_available: false,
             changed: false,
         };
@@ -176,12 +205,17 @@ impl Memory {
                 }
             }
         }
+        // Each is told once, whatever the reasons.
+        self.left.sort_unstable();
+        self.left.dedup();
         for number in self.left.drain(..) {
-            if let Some(queue) = self.queues.get(&number)
-                && queue.depths.ready > 0
-                && !queue.is_paused(now)
-            {
-                tell(&queue.name, queue.depths.ready as usize);
+            let Some(queue) = self.queues.get(&number).filter(|queue| !queue.is_paused(now)) else {
+                continue;
+            };
+            let gate = queue.guards.gate(&self.settings.queue(&queue.name).breaker, now);
+            let jobs = gate.width().min(queue.depths.ready as usize);
+            if jobs > 0 {
+                tell(&queue.name, jobs);
             }
         }
     }
@@ -237,18 +271,15 @@ impl Memory {
         }
     }
 
-    /// A dead letter is kept until then.
-    pub(super) fn kept_until(&mut self, at: Timestamp) {
-        let next = &mut self.retention.next;
-        *next = Some(next.map_or(at, |next| next.min(at)));
-    }
-
     /// When time next makes something due.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let due = self.first_due().map(|(at, _)| at);
         let pause = self.first_pause_end().map(|(at, _)| at);
-        [due, self.leases.next_look(), self.next_deadline, pause, self.retention.next]
+        let gate = self.first_gate().map(|(at, _)| at);
+        let kept = [self.dead_kept.next, self.completed_kept.next];
+        [due, self.leases.next_look(), self.next_deadline, pause, gate]
             .into_iter()
+            .chain(kept)
             .flatten()
             .min()
     }
@@ -293,6 +324,7 @@ pub(super) fn read_queue(row: &Row<'_>) -> rusqlite::Result<Option<QueueState>> 
         totals: read_totals(row, 11)?,
         next_due: None,
         pause: None,
+        guards: Guards::default(),
         made_available: false,
         changed: false,
     }))

@@ -3,14 +3,16 @@
 //! Calls that change something go to the writer's thread, which takes whatever has arrived, applies it in one transaction
 //! and answers after the fsync; while it waits for the disk, the next lot gathers. Reads have connections of their own.
 
-mod bytes;
+mod audit;
+mod breakers;
 mod claim;
-mod codec;
+mod completed;
 mod counts;
 mod dead;
 mod directory_lock;
 mod disk;
 mod enqueue;
+mod guards;
 mod leases;
 mod list;
 mod lookup;
@@ -28,11 +30,16 @@ mod settle;
 mod statements;
 mod stats;
 mod sweep;
+mod take_in;
 mod writer;
 mod writer_thread;
 
+pub use audit::audit;
+
+use super::codec;
 use crate::{
     domain::{
+        breaker::BreakerName,
         ids::{JobId, QueueName},
         job::NewJob,
         limits::Limits,
@@ -40,19 +47,18 @@ use crate::{
     },
     env::Clock,
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
-        DeadLetterQuery, Enqueued, Health, JobPage, JobQuery, JobRefused, JobView, Listener,
-        NewPause, PauseRefused, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue,
-        RequeueRefused, Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept,
-        Unanswered,
+        Ask, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery,
+        DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage, JobQuery,
+        JobRefused, JobView, Listener, NewPause, Newcomers, Purge, PurgeRefused, Purged,
+        QueueRefused, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
+        Stats, Store, StoreError, Sweep, Swept, TakenIn, Unanswered,
     },
 };
-use disk::Disk;
+use disk::{Disk, create_directory, sync_directory};
 use enqueue::Incoming;
 use rusqlite::Connection;
 use std::{
-    fs, io,
-    os::unix::fs::DirBuilderExt,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
@@ -101,6 +107,15 @@ pub enum OpenError {
     Lock { directory: PathBuf, error: directory_lock::LockError },
     #[error("cannot use the database {}: {error}", path.display())]
     Schema { path: PathBuf, error: schema::SchemaError },
+}
+
+/// Refuses a directory without a store, and makes nothing.
+pub fn look_for(directory: &Path) -> Result<(), OpenError> {
+    let path = directory.join(schema::DATABASE);
+    if path.exists() {
+        return Ok(());
+    }
+    Err(OpenError::Schema { path, error: schema::SchemaError::Missing })
 }
 
 /// A handle on the engine; the last one to go closes it.
@@ -337,9 +352,32 @@ impl Store for Embedded {
         ask: Ask,
         queue: QueueName,
         pause: Option<NewPause>,
-    ) -> Result<Result<(), PauseRefused>, StoreError> {
+    ) -> Result<Result<(), QueueRefused>, StoreError> {
         match self.write(Command::Pause(ask, queue, pause)).await? {
             Answer::Pause(paused) => Ok(paused),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn breakers(
+        &self,
+        ask: Ask,
+        queues: Vec<QueueName>,
+    ) -> Result<Vec<BreakerViews>, StoreError> {
+        match self.write(Command::Breakers(ask, queues)).await? {
+            Answer::Breakers(views) => Ok(views),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    async fn set_breaker(
+        &self,
+        ask: Ask,
+        name: BreakerName,
+        order: BreakerOrder,
+    ) -> Result<Result<BreakerView, QueueRefused>, StoreError> {
+        match self.write(Command::SetBreaker(ask, name, order)).await? {
+            Answer::SetBreaker(view) => Ok(view),
             _ => Err(wrong_answer()),
         }
     }
@@ -370,6 +408,17 @@ impl Store for Embedded {
         self.read(move |connection| list::jobs(connection, &query)).await
     }
 
+    async fn take_in(
+        &self,
+        ask: Ask,
+        newcomers: Newcomers,
+    ) -> Result<Result<Vec<TakenIn>, Refused>, StoreError> {
+        match self.write(Command::TakeIn(ask, newcomers)).await? {
+            Answer::TakeIn(taken) => Ok(taken),
+            _ => Err(wrong_answer()),
+        }
+    }
+
     async fn stats(&self, queue: Option<QueueName>) -> Result<Option<Stats>, StoreError> {
         self.read(move |connection| stats::stats(connection, queue.as_ref())).await
     }
@@ -380,6 +429,15 @@ impl Store for Embedded {
             None if self.commands.is_closed() => Health::Stopped("the writer has ended".into()),
             None => self.disk.low().map_or(Health::Well, Health::DiskLow),
         }
+    }
+
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A disk that fails stops the store for good.
+    fn outages(&self) -> u64 {
+        0
     }
 
     async fn close(&self) {
@@ -433,19 +491,4 @@ fn closed() -> StoreError {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn create_directory(directory: &Path) -> io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    // Jobs are nobody else's business.
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-    sync_directory(parent.unwrap_or_else(|| Path::new(".")))
-}
-
-/// New names in a directory survive a power cut only once the directory itself is on disk.
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    fs::File::open(directory)?.sync_all()
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     domain::{ids::QueueName, pause::Pause, time::Timestamp},
-    store::{Ask, NewPause, PauseRefused},
+    store::{Ask, NewPause, QueueRefused},
 };
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -36,29 +36,34 @@ impl Writer<'_> {
         ask: &Ask,
         name: &QueueName,
         pause: Option<NewPause>,
-    ) -> Result<Result<(), PauseRefused>, Failure> {
+    ) -> Result<Result<(), QueueRefused>, Failure> {
         let queue = match self.memory.find(name) {
             Some(queue) => queue,
             None if !ask.settings.queues.contains_key(name) => {
-                return Ok(Err(PauseRefused::NoSuchQueue));
+                return Ok(Err(QueueRefused::NoSuchQueue));
             }
             // What has not been made is not paused either.
             None if pause.is_none() => return Ok(Ok(())),
             None => match self.queue_for(name)? {
                 Ok(queue) => queue,
-                Err(refused) => return Ok(Err(PauseRefused::NotMade(refused))),
+                Err(refused) => return Ok(Err(QueueRefused::NotMade(refused))),
             },
         };
         let Some(NewPause { duration, reason }) = pause else {
             self.resume(queue)?;
             return Ok(Ok(()));
         };
-        let pause = Pause { until: duration.map(|duration| self.now.after(duration)), reason };
+        let until = duration.map(|duration| self.now.after(duration));
+        self.save_pause(queue, Pause { until, reason })?;
+        Ok(Ok(()))
+    }
+
+    pub(super) fn save_pause(&mut self, queue: QueueNumber, pause: Pause) -> Result<(), Failure> {
         let until = pause.until.map(|until| until.millis().cast_signed());
         self.sql.save_pause.execute((queue, until, &pause.reason))?;
         self.memory.set_pause(queue, Some(pause));
         self.memory.change(queue, |_| {});
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Pauses whose time has come are over.

@@ -8,22 +8,19 @@ use super::{
 };
 use crate::{
     domain::{
+        breaker::Guarded,
         ids::JobId,
         job::{Attempt, Body, DeadReason, Next, Progress, Spec, State},
         settings::QueueSettings,
         time::Timestamp,
     },
-    store::DeadNotice,
+    store::{DeadNotice, history},
 };
 use bytes::Bytes;
 use rusqlite::{
     Row, ToSql,
     types::{ToSqlOutput, Value, ValueRef},
 };
-
-/// Attempts at both ends of the history that are kept.
-const FIRST_ATTEMPTS: u32 = 10;
-const LAST_ATTEMPTS: u32 = 40;
 
 /// What breaks a tie between jobs that became ready together: the id. Ids that the store made sort as their numbers do,
 /// before the callers' own.
@@ -248,8 +245,11 @@ impl Writer<'_> {
         if self.leases_are_full() {
             self.memory.tell_all();
         }
-        self.memory.leases.remove(number);
+        let held = self.memory.leases.remove(number);
         self.memory.change(queue, |queue| queue.depths.leased -= 1);
+        if held.is_some_and(|held| held.traits.has(Traits::PROBE)) {
+            self.memory.probe_back(queue, number, self.now);
+        }
         Ok(())
     }
 
@@ -285,11 +285,11 @@ impl Writer<'_> {
         let Some(queue) = self.memory.queue(place.queue) else {
             return Err(lost_place(place));
         };
-        let death = queue.next_death;
-        let overflow =
-            queue.depths.dead - queue.depths.overflow >= settings.dead_letters.max_entries;
-        let name = queue.name.clone();
-        let context = context_at_death(&queue.depths);
+        let (death, name, depths) = (queue.next_death, queue.name.clone(), queue.depths);
+        let overflow = self.finds_no_room(place.queue, settings)?;
+        let state = |guarded| self.memory.breaker_state(place.queue, guarded, self.now);
+        let breakers = [state(Guarded::Work), state(Guarded::DeadLetters)];
+        let context = depths.context(breakers);
         let number = place.number.cast_signed();
         let error_type = match progress.last_failed_at {
             Some(_) => self.last_failure(place.number)?.map(|failure| failure.error_type),
@@ -324,7 +324,7 @@ impl Writer<'_> {
             queue.totals.retried_finished += u64::from(progress.retries > 0);
         });
         if let Some(retention) = settings.dead_letters.retention {
-            self.memory.kept_until(self.now.after(retention));
+            self.memory.dead_kept.kept_until(self.now.after(retention));
         }
         self.died.push(DeadNotice {
             queue: name,
@@ -364,13 +364,10 @@ impl Writer<'_> {
         attempt: &Attempt,
     ) -> Result<(), Failure> {
         let number = number.cast_signed();
-        let summary = Attempt {
-            failure: attempt.failure.as_ref().map(crate::domain::failure::Failure::summary),
-            ..attempt.clone()
-        };
-        self.sql.insert_attempt.execute((number, seq, codec::attempt(&summary)))?;
-        if seq > FIRST_ATTEMPTS + LAST_ATTEMPTS {
-            self.sql.delete_attempt.execute((number, seq - LAST_ATTEMPTS))?;
+        let summary = codec::attempt(&history::summary(attempt));
+        self.sql.insert_attempt.execute((number, seq, summary))?;
+        if seq > history::FIRST_ATTEMPTS + history::LAST_ATTEMPTS {
+            self.sql.delete_attempt.execute((number, seq - history::LAST_ATTEMPTS))?;
         }
         if let Some(failure) = &attempt.failure {
             let mut rows = self.sql.last_failure.query([number])?;
@@ -407,19 +404,6 @@ impl Writer<'_> {
         self.sql.delete_job.execute([row])?;
         Ok(())
     }
-}
-
-fn context_at_death(depths: &crate::store::Depths) -> Vec<(String, String)> {
-    [
-        ("ready", depths.ready),
-        ("scheduled", depths.scheduled),
-        ("leased", depths.leased),
-        ("dead", depths.dead),
-        ("overflow", depths.overflow),
-    ]
-    .into_iter()
-    .map(|(name, depth)| (name.to_owned(), depth.to_string()))
-    .collect()
 }
 
 /// A job must be exactly where the tables say that it is.

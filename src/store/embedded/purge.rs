@@ -4,12 +4,12 @@ use super::{
     dead::Dead,
     leases::Traits,
     memory::QueueNumber,
-    replies::{self, Call, Earlier},
+    replies::{Call, Earlier},
     writer::{Failure, Writer},
 };
 use crate::{
     domain::ids::JobId,
-    store::{Purge, PurgeRefused, Purged, SkipReason},
+    store::{Purge, PurgeRefused, Purged, SkipReason, saved_reply},
 };
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ impl Writer<'_> {
     pub(super) fn purge(&mut self, purge: &Purge) -> Result<Result<Purged, PurgeRefused>, Failure> {
         match self.earlier_reply(Call::Purge, purge.request.as_ref())? {
             Earlier::Nothing => {}
-            Earlier::Answered(record) => return Ok(Ok(replies::read_purged(&record))),
+            Earlier::Answered(record) => return Ok(Ok(saved_reply::read_purged(&record))),
             Earlier::Another => return Ok(Err(PurgeRefused::RequestIdTaken)),
         }
         let Some(queue) = self.memory.find(&purge.part.queue) else {
@@ -45,7 +45,7 @@ impl Writer<'_> {
         self.memory.change(queue, |queue| {
             queue.totals.purged += if purge.dry_run { 0 } else { out.count };
         });
-        self.keep_reply(Call::Purge, purge.request.as_ref(), || replies::purged(&out))?;
+        self.keep_reply(Call::Purge, purge.request.as_ref(), || saved_reply::purged(&out))?;
         Ok(Ok(out))
     }
 

@@ -1,7 +1,7 @@
 //! Reads, on connections of their own: each sees one consistent moment and waits for no write.
 
 use super::{
-    codec,
+    breakers, codec,
     dead::Dead,
     leases::{Traits, read_lease},
     lookup,
@@ -13,16 +13,19 @@ use crate::{
     domain::{
         failure::Failure,
         ids::{JobId, QueueName},
-        job::{Attempt, AttemptStatus, Delivery, Next, Progress, Spec, State},
+        job::{Attempt, Delivery, Progress, Spec, State},
+        time::Timestamp,
     },
-    store::{Ahead, DeadLetterPage, DeadLetterQuery, Death, JobView, QueueView},
+    store::{
+        Ahead, DeadLetterPage, DeadLetterQuery, Death, JobView, QueueView, history,
+        notation::Damaged, sizes,
+    },
 };
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Result};
 
 /// READY jobs ahead are counted up to here.
 pub(super) const AHEAD_MAX: usize = 10_000;
-/// What a dead letter adds to a reply beside its texts.
-const VIEW_OVERHEAD_BYTES: usize = 512;
 
 /// The number of the job that has this id in this queue.
 pub(super) fn number_of(
@@ -127,16 +130,24 @@ pub(super) fn placed(
     let Some(queue) = queue_name(connection, found.queue)? else {
         return Ok(None);
     };
-    let Some((spec, corrupt)) = spec(connection, number, full)? else {
+    let Some((spec, mut corrupt)) = spec(connection, number, full)? else {
         return Ok(None);
     };
+    let done = found.state == State::Completed;
+    let mut result = Bytes::new();
+    if done && full {
+        let kept = self::result(connection, number)?;
+        corrupt |= kept.is_err();
+        result = kept.unwrap_or_default();
+    }
     let mut progress = progress(connection, number)?;
     let lease = lease(connection, number)?;
-    if let Some(Running { delivery, checkpoint, cancel_requested }) = &lease {
+    if let Some(Running { delivery, checkpoint, cancel_requested, .. }) = &lease {
         progress.cancel_requested |= cancel_requested;
         progress.deliveries = delivery.lease.delivery;
         progress.checkpoint = checkpoint.clone().unwrap_or(progress.checkpoint);
     }
+    let old_place = lease.as_ref().map(|lease| lease.old_place);
     let delivery = lease.map(|lease| lease.delivery);
     let (first, last) = failures(connection, number)?;
     let attempts = attempts(connection, number, first.as_ref(), last.as_ref())?;
@@ -151,13 +162,17 @@ pub(super) fn placed(
         corrupt,
         state: found.state,
         ready_at: waits.then_some(found.at),
+        old_place,
         progress,
         delivery,
         death,
+        completed_at: done.then_some(found.at),
+        result,
         attempts,
         last_failure: last,
         ahead: None,
         pause: pause::of(connection, found.queue)?,
+        breaker: breakers::of(connection, found.queue)?,
     }))
 }
 
@@ -189,6 +204,17 @@ fn spec(connection: &Connection, number: u64, full: bool) -> Result<Option<(Spec
         .optional()
 }
 
+/// What the Ack of a completed job carried; most carry nothing.
+fn result(connection: &Connection, number: u64) -> Result<std::result::Result<Bytes, Damaged>> {
+    let record = connection
+        .prepare_cached("SELECT record FROM results WHERE number = ?1")?
+        .query_row([number.cast_signed()], |row| {
+            Ok(codec::read_result(row.get_ref(0)?.as_blob().unwrap_or_default()))
+        })
+        .optional()?;
+    Ok(record.unwrap_or_else(|| Ok(Bytes::new())))
+}
+
 fn progress(connection: &Connection, number: u64) -> Result<Progress> {
     let record: Option<Vec<u8>> = connection
         .prepare_cached("SELECT record FROM progress WHERE number = ?1")?
@@ -197,9 +223,11 @@ fn progress(connection: &Connection, number: u64) -> Result<Progress> {
     Ok(record.and_then(|record| codec::read_progress(&record).ok()).unwrap_or_default())
 }
 
-/// A job that is out: its delivery, what that has saved so far, and whether somebody cancelled it meanwhile.
+/// A job that is out: its delivery, where it was before, what it has saved so far, and whether somebody cancelled it
+/// meanwhile.
 struct Running {
     delivery: Delivery,
+    old_place: Timestamp,
     checkpoint: Option<String>,
     cancel_requested: bool,
 }
@@ -208,15 +236,16 @@ fn lease(connection: &Connection, number: u64) -> Result<Option<Running>> {
     connection
         .prepare_cached(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
-             traits, request, worker, checkpoint FROM leases WHERE number = ?1",
+             traits, request, breaker, worker, checkpoint FROM leases WHERE number = ?1",
         )?
         .query_row([number.cast_signed()], |row| {
-            let worker: Option<String> = row.get(11)?;
+            let worker: Option<String> = row.get(12)?;
             let held = read_lease(row)?;
             Ok(Running {
                 cancel_requested: held.traits.has(Traits::CANCEL_REQUESTED),
                 delivery: held.delivery(worker.unwrap_or_default()),
-                checkpoint: row.get(12)?,
+                old_place: held.ready_at,
+                checkpoint: row.get(13)?,
             })
         })
         .optional()
@@ -244,48 +273,11 @@ fn attempts(
     let mut attempts = connection
         .prepare_cached("SELECT seq, record FROM attempts WHERE number = ?1 ORDER BY seq")?;
     let mut rows = attempts.query([number.cast_signed()])?;
-    let mut all = Vec::new();
+    let mut records: Vec<Vec<u8>> = Vec::new();
     while let Some(row) = rows.next()? {
-        let record = row.get_ref(1)?.as_blob().unwrap_or_default();
-        all.push(codec::read_attempt(record).unwrap_or_else(|_| damaged(number)));
+        records.push(row.get_ref(1)?.as_blob().unwrap_or_default().to_vec());
     }
-    let failed = |attempt: &&mut Attempt| attempt.failure.is_some();
-    if let Some(attempt) = all.iter_mut().rfind(failed) {
-        make_whole(attempt, last);
-    }
-    if let Some(attempt) = all.iter_mut().find(failed) {
-        make_whole(attempt, first);
-    }
-    Ok(all)
-}
-
-/// Puts a failure where its summary is; its own attempt may be one of those that were not kept.
-fn make_whole(attempt: &mut Attempt, whole: Option<&Failure>) {
-    if attempt.failure == whole.map(Failure::summary) {
-        attempt.failure = whole.cloned();
-    }
-}
-
-/// Stands in for an entry of the history that fails its checksum.
-fn damaged(number: u64) -> Attempt {
-    Attempt {
-        number: 0,
-        lease: crate::domain::lease::Lease { number, delivery: 0, nonce: 0 },
-        status: AttemptStatus::Failed,
-        worker_id: String::new(),
-        started_at: Default::default(),
-        ended_at: Default::default(),
-        note: "this entry is damaged on disk".into(),
-        failure: None,
-        next: Next::OldPlace,
-        delay: None,
-        retries_left: 0,
-        counted: false,
-        probe: false,
-        nacked: false,
-        rule: String::new(),
-        explanation: String::new(),
-    }
+    Ok(history::put_together(number, records.iter().map(Vec::as_slice), first, last))
 }
 
 fn ahead(
@@ -372,7 +364,7 @@ pub(super) fn dead_letters(
         };
         let view = if found { view(&moment, dead.number, query.full)? } else { None };
         if let Some(view) = view {
-            bytes += size(&view);
+            bytes += sizes::of_view(&view);
             let full = !page.jobs.is_empty() && bytes > query.max_bytes;
             if page.jobs.len() == query.limit || full {
                 page.next = Some(last);
@@ -383,32 +375,6 @@ pub(super) fn dead_letters(
         last = dead.death;
     }
     Ok(Some(page))
-}
-
-pub(super) fn size(view: &JobView) -> usize {
-    let failure = |failure: &Failure| {
-        failure.message.len()
-            + failure.stack_trace.len()
-            + failure.response_body.len()
-            + failure.details.len()
-    };
-    let headers: usize =
-        view.spec.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    let attempts: usize = view
-        .attempts
-        .iter()
-        .map(|attempt| {
-            VIEW_OVERHEAD_BYTES
-                + attempt.explanation.len()
-                + attempt.failure.as_ref().map_or(0, failure)
-        })
-        .sum();
-    view.spec.body.bytes().len()
-        + headers
-        + view.progress.checkpoint.len()
-        + view.last_failure.as_ref().map_or(0, failure)
-        + attempts
-        + VIEW_OVERHEAD_BYTES
 }
 
 pub(super) fn queues(
@@ -433,16 +399,14 @@ pub(super) fn queues(
             totals: queue.totals,
             oldest_ready_at,
             pause,
+            breaker: breakers::of(&moment, queue.number)?,
         });
     }
     Ok(views)
 }
 
 /// The oldest of all priorities: one look per priority in use, which are at most 256.
-fn oldest_ready(
-    connection: &Connection,
-    queue: QueueNumber,
-) -> Result<Option<crate::domain::time::Timestamp>> {
+fn oldest_ready(connection: &Connection, queue: QueueNumber) -> Result<Option<Timestamp>> {
     let mut first = connection.prepare_cached(
         "SELECT rank, at FROM ready WHERE queue = ?1 AND rank > ?2 ORDER BY rank, at LIMIT 1",
     )?;

@@ -4,12 +4,12 @@ use super::{
     dead::Dead,
     memory::{QueueNumber, unsigned},
     places::Place,
-    replies::{self, Call, Earlier},
+    replies::{Call, Earlier},
     writer::{Failure, Writer},
 };
 use crate::{
     domain::job::{DeadReason, Spec, sameness},
-    store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which},
+    store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which, saved_reply},
 };
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ impl Writer<'_> {
     ) -> Result<Result<Requeued, RequeueRefused>, Failure> {
         match self.earlier_reply(Call::Requeue, requeue.request.as_ref())? {
             Earlier::Nothing => {}
-            Earlier::Answered(record) => return Ok(Ok(replies::read_requeued(&record))),
+            Earlier::Answered(record) => return Ok(Ok(saved_reply::read_requeued(&record))),
             Earlier::Another => return Ok(Err(RequeueRefused::RequestIdTaken)),
         }
         let Some(queue) = self.memory.find(&requeue.part.queue) else {
@@ -68,7 +68,7 @@ impl Writer<'_> {
             }
         }
         let request = requeue.request.as_ref();
-        self.keep_reply(Call::Requeue, request, || replies::requeued(&out))?;
+        self.keep_reply(Call::Requeue, request, || saved_reply::requeued(&out))?;
         Ok(Ok(out))
     }
 

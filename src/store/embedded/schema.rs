@@ -1,5 +1,5 @@
 //! The format on disk, in one screen. A job has one home: `jobs` holds what never changes, and exactly one of `ready`,
-//! `scheduled`, `leases` and `dead` has its place.
+//! `scheduled`, `leases`, `dead` and `completed` has its place.
 
 use rusqlite::{Connection, OpenFlags, ffi::ErrorCode};
 use std::path::Path;
@@ -64,15 +64,16 @@ CREATE TABLE scheduled (
     PRIMARY KEY (queue, at, tie)
 ) STRICT, WITHOUT ROWID;
 
--- Jobs that are out, with the attempt that runs. ready_at leads back to the old place.
+-- Jobs that are out, with the attempt that runs. ready_at leads back to the old place; breaker: its transitions by then.
 CREATE TABLE leases (
     number INTEGER PRIMARY KEY, queue INTEGER NOT NULL, delivery INTEGER NOT NULL,
     nonce INTEGER NOT NULL, attempt INTEGER NOT NULL, started_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL, duration INTEGER NOT NULL, ready_at INTEGER NOT NULL,
-    traits INTEGER NOT NULL, worker TEXT, request TEXT, checkpoint TEXT
+    traits INTEGER NOT NULL, worker TEXT, request TEXT, checkpoint TEXT, breaker INTEGER NOT NULL
 ) STRICT;
 
--- What a job has been through and where it is, from its first ending that was not an Ack. `at`: ready, due or death.
+-- What a job has been through and where it is, from its first ending that did not remove it. `at`: ready, due, death or
+-- completion.
 CREATE TABLE progress (
     number INTEGER PRIMARY KEY, state INTEGER NOT NULL, at INTEGER NOT NULL,
     death INTEGER NOT NULL, record BLOB NOT NULL
@@ -101,10 +102,29 @@ CREATE TABLE dead_types (
     PRIMARY KEY (queue, error_type)
 ) STRICT, WITHOUT ROWID;
 
+-- Jobs that are done, where their queue keeps them, in their order of completion. id: the caller's own. A result has a
+-- row only where there is one; see codec.rs.
+CREATE TABLE completed (
+    queue INTEGER NOT NULL, at INTEGER NOT NULL, number INTEGER NOT NULL, id TEXT,
+    PRIMARY KEY (queue, at, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE results (
+    number INTEGER PRIMARY KEY, record BLOB NOT NULL
+) STRICT;
+
 -- Queues that hand out nothing. until: when it ends by itself.
 CREATE TABLE pauses (
     queue INTEGER PRIMARY KEY, until INTEGER, reason TEXT NOT NULL
 ) STRICT;
+
+-- Breakers that are not as new: of a queue's work, or of its dead letters. opened_at: null while it is closed.
+CREATE TABLE breakers (
+    queue INTEGER NOT NULL, dead_letters INTEGER NOT NULL, transitions INTEGER NOT NULL,
+    trips INTEGER NOT NULL, last_error TEXT NOT NULL,
+    opened_at INTEGER, probe_at INTEGER, successes INTEGER, failed_probe TEXT,
+    forced_open INTEGER, forced_at INTEGER, forced_reason TEXT,
+    PRIMARY KEY (queue, dead_letters)
+) STRICT, WITHOUT ROWID;
 
 -- Only where used: callers' own ids, idempotency keys (free_at: when a finished job's key is free), deadlines.
 CREATE TABLE ids (
@@ -141,6 +161,8 @@ pub enum SchemaError {
     NotOurs,
     #[error("it is not a database, or damaged beyond reading: {0}")]
     Unreadable(String),
+    #[error("there is none: is this the data directory of a server that has run?")]
+    Missing,
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
 }
@@ -151,15 +173,31 @@ pub(super) fn open_writer(path: &Path, sync: bool) -> Result<Connection, SchemaE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    prepare(&connection, sync).map_err(|error| match error {
+    prepare(&connection, sync).map_err(or_unreadable)?;
+    Ok(connection)
+}
+
+/// Opens a database that is there, and never changes it. A server may go on beside.
+pub(super) fn open_to_look(path: &Path) -> Result<Connection, SchemaError> {
+    if !path.exists() {
+        return Err(SchemaError::Missing);
+    }
+    let connection = open_reader(path)?;
+    // What is sorted may be more than fits into memory.
+    connection.pragma_update(None, "temp_store", "FILE")?;
+    check(&connection).map_err(or_unreadable)?;
+    Ok(connection)
+}
+
+fn or_unreadable(error: SchemaError) -> SchemaError {
+    match error {
         SchemaError::Sqlite(rusqlite::Error::SqliteFailure(failure, message))
             if matches!(failure.code, ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) =>
         {
             SchemaError::Unreadable(message.unwrap_or_else(|| failure.to_string()))
         }
         other => other,
-    })?;
-    Ok(connection)
+    }
 }
 
 fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {

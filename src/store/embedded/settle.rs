@@ -44,21 +44,33 @@ impl Writer<'_> {
 
     fn ack(&mut self, ask: &Ask, ack: &Ack) -> Result<Result<Acked, LeaseLost>, Failure> {
         let Some(held) = self.memory.leases.current(ack.lease) else {
-            let there = self.job_exists(ack.lease.number)?;
-            return Ok(if there { Err(LeaseLost) } else { Ok(Acked { already_gone: true }) });
+            let done = !self.job_exists(ack.lease.number)? || self.acked_before(ack.lease)?;
+            return Ok(if done { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) });
         };
-        let (queue, traits) = (held.queue, held.traits);
+        let (queue, traits, sent) = (held.queue, held.traits, held.sent());
+        let state = self.memory.queue(queue);
+        let settings = state.map(|state| ask.settings.queue(&state.name).clone());
+        let retention = settings.as_ref().and_then(|settings| settings.completed_retention);
+        let kept = retention.map(|retention| (retention, held.clone()));
         let number = ack.lease.number;
-        self.end_lease(number, queue)?;
         if traits.has(Traits::KEY) {
             self.finish_key(ask, number)?;
         }
-        self.remove(number, queue, traits)?;
+        match kept {
+            Some((retention, held)) => self.complete(&held, ack, retention)?,
+            None => {
+                self.end_lease(number, queue)?;
+                self.remove(number, queue, traits)?;
+            }
+        }
         self.memory.change(queue, |queue| {
             queue.totals.completed += 1;
             queue.totals.successful_retries += u64::from(traits.has(Traits::RETRIED));
             queue.totals.retried_finished += u64::from(traits.has(Traits::RETRIED));
         });
+        if let Some(settings) = settings {
+            self.heed_success(queue, sent, &settings)?;
+        }
         Ok(Ok(Acked { already_gone: false }))
     }
 
@@ -67,7 +79,7 @@ impl Writer<'_> {
     }
 
     /// The job is done; its key is held until its retention is over.
-    fn finish_key(&mut self, ask: &Ask, number: u64) -> Result<(), Failure> {
+    pub(super) fn finish_key(&mut self, ask: &Ask, number: u64) -> Result<(), Failure> {
         let Some((spec, queue)) = self.read_head(number)? else {
             return Ok(());
         };
@@ -129,6 +141,11 @@ impl Writer<'_> {
 
     /// The answer to a Nack that was given before, until the job is delivered again.
     fn nacked_before(&mut self, lease: Lease) -> Result<Option<Attempt>, Failure> {
+        Ok(self.ended_under(lease)?.filter(|attempt| attempt.nacked))
+    }
+
+    /// How the delivery of this lease ended, until the job is delivered again.
+    pub(super) fn ended_under(&mut self, lease: Lease) -> Result<Option<Attempt>, Failure> {
         let progress = match self.read_progress(lease.number)? {
             Some(progress) if progress.deliveries == lease.delivery => progress,
             _ => return Ok(None),
@@ -141,7 +158,7 @@ impl Writer<'_> {
             return Ok(None);
         };
         let attempt = codec::read_attempt(row.get_ref(0)?.as_blob().unwrap_or_default()).ok();
-        Ok(attempt.filter(|attempt| attempt.lease == lease && attempt.nacked))
+        Ok(attempt.filter(|attempt| attempt.lease == lease))
     }
 
     /// A delivery is over and was no success: judges it and applies the verdict.
@@ -167,6 +184,7 @@ impl Writer<'_> {
             progress: &progress,
             policy: spec.policy.as_deref(),
             expires_at: spec.expires_at,
+            breaker: self.standing(queue, held.sent(), settings),
         };
         let expired = ending == Ending::Expired;
         let mut verdict = judge(leased, ending, settings, self.now, dice.chance());
@@ -177,6 +195,8 @@ impl Writer<'_> {
         }
 
         self.end_lease(number, queue)?;
+        verdict.attempt.breaker =
+            self.heed(queue, held.sent(), &spec.id, verdict.signal, settings)?;
         self.record(number, verdict.progress.recorded, &verdict.attempt)?;
         let place = Place::of(queue, number, &spec, true);
         self.go_on(&place, verdict.next, held.ready_at, &spec, &verdict.progress, settings)?;
@@ -191,7 +211,7 @@ impl Writer<'_> {
     }
 
     /// Worker and checkpoint of a lease.
-    fn lease_texts(&mut self, number: u64) -> Result<(String, String), Failure> {
+    pub(super) fn lease_texts(&mut self, number: u64) -> Result<(String, String), Failure> {
         let mut rows = self.sql.lease_texts.query([number.cast_signed()])?;
         let Some(row) = rows.next()? else {
             return Ok(Default::default());

@@ -31,6 +31,9 @@ statements! {
     save_pause: "INSERT OR REPLACE INTO pauses VALUES (?1, ?2, ?3)";
     delete_pause: "DELETE FROM pauses WHERE queue = ?1";
 
+    save_breaker: "INSERT OR REPLACE INTO breakers VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    delete_breakers: "DELETE FROM breakers WHERE queue = ?1";
+
     remember_totals: "UPDATE forgotten SET enqueued = enqueued + ?1, completed = completed + ?2, \
         failed_attempts = failed_attempts + ?3, retries = retries + ?4, \
         successful_retries = successful_retries + ?5, retried_finished = retried_finished + ?6, \
@@ -55,7 +58,7 @@ statements! {
         ORDER BY at, tie LIMIT ?3";
     next_due: "SELECT at FROM scheduled WHERE queue = ?1 ORDER BY at LIMIT 1";
 
-    insert_lease: "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL)";
+    insert_lease: "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, ?13)";
     delete_lease: "DELETE FROM leases WHERE number = ?1";
     extend_lease: "UPDATE leases SET expires_at = ?2, checkpoint = coalesce(?3, checkpoint) \
         WHERE number = ?1";
@@ -79,6 +82,12 @@ statements! {
     delete_dead: "DELETE FROM dead WHERE queue = ?1 AND death = ?2 RETURNING overflow, counted_as";
     oldest_dead: "SELECT death, number, reason, died_at FROM dead WHERE queue = ?1 AND death > ?2 AND death <= ?3 \
         AND overflow >= ?4 ORDER BY death LIMIT ?5";
+
+    insert_completed: "INSERT INTO completed VALUES (?1, ?2, ?3, ?4)";
+    delete_completed: "DELETE FROM completed WHERE queue = ?1 AND at = ?2 AND number = ?3";
+    oldest_completed: "SELECT at, number, id FROM completed WHERE queue = ?1 ORDER BY at, number LIMIT ?2";
+    insert_result: "INSERT INTO results VALUES (?1, ?2)";
+    delete_result: "DELETE FROM results WHERE number = ?1";
 
     count_type: "UPDATE dead_types SET count = count + ?3 WHERE queue = ?1 AND error_type = ?2";
     insert_type: "INSERT INTO dead_types SELECT ?1, ?2, 1 \

@@ -4,6 +4,7 @@ use super::{
     memory::{QueueNumber, unsigned},
     operate::Waiting,
     places::Place,
+    retention::Kept,
     writer::{Failure, Writer},
 };
 use crate::{
@@ -32,9 +33,11 @@ impl Writer<'_> {
             swept.promoted += self.promote(queue, PROMOTIONS_MAX - swept.promoted)?;
         }
         self.end_pauses()?;
+        self.open_gates();
         self.expire_leases(ask, sweep, &mut dice, &mut swept)?;
         self.pass_deadlines(ask)?;
-        swept.retention_expired = self.end_retention(&ask.settings)?;
+        swept.retention_expired = self.end_retention(Kept::Dead, &ask.settings)?;
+        swept.completed_removed = self.end_retention(Kept::Completed, &ask.settings)?;
         if self.now.since(self.last_tidied) >= TIDY_EVERY {
             self.last_tidied = self.now;
             self.tidy(&ask.settings)?;
@@ -157,10 +160,12 @@ impl Writer<'_> {
             .memory
             .queues()
             .filter(|queue| {
-                queue.depths.held() == 0
+                queue.depths.is_empty()
                     && queue.finished_keys == 0
                     && self.now.since(queue.used_at) >= QUEUE_FORGOTTEN_AFTER
                     && queue.pause.is_none()
+                    && queue.guards.work.is_at_rest()
+                    && queue.guards.dead_letters.is_at_rest()
                     && !settings.queues.contains_key(&queue.name)
             })
             .map(|queue| queue.number)
@@ -168,6 +173,7 @@ impl Writer<'_> {
         for queue in unused {
             self.remember_totals(queue)?;
             self.sql.forget_queue.execute([queue])?;
+            self.sql.delete_breakers.execute([queue])?;
             self.memory.forget_queue(queue);
         }
         self.forget_replies()?;

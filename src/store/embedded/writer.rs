@@ -5,14 +5,17 @@
 use super::{Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
+        breaker::BreakerName,
         ids::{JobId, QueueName},
+        lease::Lease,
         store_clock::{Kept, Reading, StoreClock},
         time::Timestamp,
     },
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadNotice, Enqueued, JobRefused, Listener, NewPause,
-        PauseRefused, Purge, PurgeRefused, Purged, Refused, Requeue, RequeueRefused, Requeued,
-        Settled, Settlements, StoreError, Sweep, Swept, Unanswered,
+        Ask, BreakerNotice, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed,
+        DeadNotice, Enqueued, JobRefused, Listener, NewPause, Newcomers, Purge, PurgeRefused,
+        Purged, QueueRefused, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements,
+        StoreError, Sweep, Swept, TakenIn, Unanswered, sizes,
     },
 };
 use rusqlite::{Connection, ErrorCode};
@@ -36,12 +39,38 @@ impl Call {
 }
 
 impl Command {
+    /// What it brings along, if anything.
+    fn ask(&self) -> Option<&Ask> {
+        match self {
+            Self::Enqueue(ask, _)
+            | Self::Claim(ask, _)
+            | Self::Settle(ask, _)
+            | Self::Sweep(ask, _)
+            | Self::Requeue(ask, _)
+            | Self::Pause(ask, ..)
+            | Self::Breakers(ask, _)
+            | Self::SetBreaker(ask, ..)
+            | Self::TakeIn(ask, _) => Some(ask),
+            Self::Unclaim(_)
+            | Self::Cancel(..)
+            | Self::RunNow(..)
+            | Self::Close
+            | Self::Purge(_) => None,
+        }
+    }
+
+    /// Most of these find nothing to change.
+    fn looks_only(&self) -> bool {
+        matches!(self, Self::Claim(..) | Self::Breakers(..))
+    }
+
     /// About what it takes of memory and disk.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Enqueue(_, jobs) => jobs.iter().map(|incoming| incoming.job.bytes()).sum(),
             Self::Settle(_, settlements) => settlements.bytes(),
             Self::Claim(_, claim) => claim.settle.bytes(),
+            Self::TakeIn(_, newcomers) => newcomers.jobs.iter().map(sizes::of_view).sum(),
             _ => 0,
         }
     }
@@ -60,6 +89,9 @@ pub(super) enum Command {
     /// No more calls after this one.
     Close,
     Purge(Purge),
+    Breakers(Ask, Vec<QueueName>),
+    SetBreaker(Ask, BreakerName, BreakerOrder),
+    TakeIn(Ask, Newcomers),
 }
 
 /// Each command has the answer of its name.
@@ -73,11 +105,14 @@ pub(super) enum Answer {
     Settle(Settled),
     Sweep(Swept),
     Requeue(Result<Requeued, RequeueRefused>),
-    Pause(Result<(), PauseRefused>),
+    Pause(Result<(), QueueRefused>),
     Cancel(Result<Cancelled, JobRefused>),
     RunNow(Result<(), JobRefused>),
     Done,
     Purge(Result<Purged, PurgeRefused>),
+    Breakers(Vec<BreakerViews>),
+    SetBreaker(Result<BreakerView, QueueRefused>),
+    TakeIn(Result<Vec<TakenIn>, Refused>),
 }
 
 /// Why a step did not happen.
@@ -132,6 +167,9 @@ pub(super) struct Writer<'c> {
     pub(super) last_tidied: Timestamp,
     /// Dead letters of this transaction, to be told of once it is on disk.
     pub(super) died: Vec<DeadNotice>,
+    /// The same for cancelled jobs that are out, and for breakers.
+    pub(super) cancels: Vec<Lease>,
+    pub(super) breaker_notices: Vec<BreakerNotice>,
     clock: SharedClock,
     listener: Arc<dyn Listener>,
     announced: Option<Timestamp>,
@@ -167,6 +205,8 @@ impl<'c> Writer<'c> {
             now,
             last_tidied: now,
             died: Vec::new(),
+            cancels: Vec::new(),
+            breaker_notices: Vec::new(),
             clock: Arc::new(Mutex::new(clock)),
             listener,
             announced: None,
@@ -187,7 +227,9 @@ impl<'c> Writer<'c> {
     /// Reads back what is kept in memory.
     fn load(&mut self) -> rusqlite::Result<()> {
         let answers = self.memory.leases.answers();
+        let settings = std::mem::take(&mut self.memory.settings);
         self.memory = Memory::load(self.connection)?;
+        self.memory.settings = settings;
         for (lease, answer, unclaim_at) in answers {
             self.memory.leases.answered_again(lease.number, answer);
             if let Some(at) = unclaim_at {
@@ -197,6 +239,7 @@ impl<'c> Writer<'c> {
         let numbers: Vec<_> = self.memory.queues().map(|queue| queue.number).collect();
         for number in numbers {
             self.refresh_due(number)?;
+            self.memory.refresh_gate(number, self.now);
         }
         self.refresh_deadline()
     }
@@ -213,6 +256,12 @@ impl<'c> Writer<'c> {
                 for notice in self.died.drain(..) {
                     listener.died(&notice);
                 }
+                for lease in self.cancels.drain(..) {
+                    listener.cancel_requested(lease);
+                }
+                for notice in self.breaker_notices.drain(..) {
+                    listener.breaker(&notice);
+                }
                 for (reply, answer) in replies.into_iter().zip(answers) {
                     self.answer(reply, answer);
                 }
@@ -223,6 +272,8 @@ impl<'c> Writer<'c> {
                 // Best effort: a transaction that cannot even be rolled back is gone with the connection.
                 let _ = self.sql.rollback.execute([]);
                 self.died.clear();
+                self.cancels.clear();
+                self.breaker_notices.clear();
                 let failure = match self.load() {
                     Ok(()) => failure,
                     Err(error) => Failure::Unknown(error.to_string()),
@@ -236,7 +287,7 @@ impl<'c> Writer<'c> {
     }
 
     fn commit(&mut self, commands: Vec<Command>) -> Result<Vec<Answer>, Failure> {
-        let looks_only = commands.iter().all(|command| matches!(command, Command::Claim(..)));
+        let looks_only = commands.iter().all(Command::looks_only);
         self.sql.begin.execute([])?;
         let written = self.connection.total_changes();
         let answers =
@@ -252,6 +303,9 @@ impl<'c> Writer<'c> {
     }
 
     fn apply(&mut self, command: Command) -> Result<Answer, Failure> {
+        if let Some(ask) = command.ask() {
+            self.memory.follow(&ask.settings, self.now);
+        }
         Ok(match command {
             Command::Enqueue(ask, jobs) => Answer::Enqueue(self.enqueue(&ask, jobs)?),
             Command::Claim(ask, claim) => Answer::Claim {
@@ -277,6 +331,11 @@ impl<'c> Writer<'c> {
                 Answer::Done
             }
             Command::Purge(purge) => Answer::Purge(self.purge(&purge)?),
+            Command::Breakers(ask, queues) => Answer::Breakers(self.breakers(&ask, &queues)),
+            Command::SetBreaker(ask, name, order) => {
+                Answer::SetBreaker(self.set_breaker(&ask, &name, order)?)
+            }
+            Command::TakeIn(ask, newcomers) => Answer::TakeIn(self.take_in(&ask, newcomers)?),
         })
     }
 

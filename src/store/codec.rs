@@ -1,7 +1,8 @@
-//! The records inside the tables: a job's head, its progress, an attempt, a failure. Each begins with a version.
+//! The records inside the tables: a job's head, its progress, an attempt, a failure, a result. Each begins with a version.
 
-use super::bytes::{Damaged, Read, Reader, put_f64, put_option, put_text, put_u64};
+use super::notation::{Damaged, Read, Reader, put_f64, put_option, put_text, put_u64};
 use crate::domain::{
+    breaker::BreakerState,
     failure::Failure,
     ids::JobId,
     job::{Attempt, AttemptStatus, Body, DeadReason, Next, Progress, Spec},
@@ -10,6 +11,7 @@ use crate::domain::{
     presets::Preset,
     time::{Timestamp, millis_ceil},
 };
+use bytes::Bytes;
 use std::time::Duration;
 
 pub(super) const VERSION: u8 = 1;
@@ -255,7 +257,9 @@ pub(super) fn attempt(attempt: &Attempt) -> Vec<u8> {
     put_u64(&mut out, u64::from(attempt.lease.delivery));
     out.extend_from_slice(&attempt.lease.nonce.to_le_bytes());
     out.push(status_code(attempt.status));
-    let flags = [attempt.counted, attempt.probe, attempt.nacked];
+    let open = attempt.breaker == BreakerState::Open;
+    let half_open = attempt.breaker == BreakerState::HalfOpen;
+    let flags = [attempt.counted, attempt.probe, attempt.nacked, open, half_open];
     out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
     put_text(&mut out, &attempt.worker_id);
     put_u64(&mut out, attempt.started_at.millis());
@@ -325,12 +329,28 @@ pub(super) fn read_attempt(record: &[u8]) -> Read<Attempt> {
         counted: flags & 1 != 0,
         probe: flags & 2 != 0,
         nacked: flags & 4 != 0,
+        breaker: match flags >> 3 & 3 {
+            0 => BreakerState::Closed,
+            1 => BreakerState::Open,
+            _ => BreakerState::HalfOpen,
+        },
         rule: read.text()?,
         explanation: read.text()?,
         failure: if read.u8()? == 1 { Some(read_failure_fields(&mut read)?) } else { None },
     };
     read.end()?;
     Ok(attempt)
+}
+
+/// What the Ack of a job that is kept carried.
+pub(super) fn result(result: &[u8]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend_from_slice(result);
+    seal(out)
+}
+
+pub(super) fn read_result(record: &[u8]) -> Read<Bytes> {
+    open(record).map(|Reader(result)| Bytes::copy_from_slice(result))
 }
 
 pub(super) fn failure(failure: &Failure) -> Vec<u8> {
