@@ -3,7 +3,7 @@
 use super::{Broker, Error, SettleReply, settle::named_once};
 use crate::{
     domain::{ids::QueueName, time::Timestamp},
-    store::{Claim, Delivered, Idle, IdleReason, Settlements, Share, Store, Unanswered},
+    store::{Claim, Claimed, Delivered, Idle, IdleReason, Settlements, Share, Store, Unanswered},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -86,13 +86,28 @@ impl<S: Store> Broker<S> {
         });
     }
 
-    /// Takes what is there now.
     async fn look(
         &self,
         request: &ClaimRequest,
         settle: Settlements,
         reply: impl FnOnce(crate::store::Settled) -> SettleReply,
     ) -> Result<ClaimReply, Error> {
+        let claimed = self.take(request, settle).await?;
+        Ok(ClaimReply {
+            now: claimed.now,
+            jobs: claimed.jobs,
+            idle: claimed.idle,
+            settled: reply(claimed.settled),
+            answer: claimed.answer,
+        })
+    }
+
+    /// Settles, and takes what is there now.
+    pub(super) async fn take(
+        &self,
+        request: &ClaimRequest,
+        settle: Settlements,
+    ) -> Result<Claimed, Error> {
         let claim = Claim {
             shares: self.shares(request),
             max_jobs: request.max_jobs,
@@ -108,13 +123,7 @@ impl<S: Store> Broker<S> {
                 idle.reason = IdleReason::Empty;
             }
         }
-        Ok(ClaimReply {
-            now: claimed.now,
-            jobs: claimed.jobs,
-            idle: claimed.idle,
-            settled: reply(claimed.settled),
-            answer: claimed.answer,
-        })
+        Ok(claimed)
     }
 
     fn shares(&self, request: &ClaimRequest) -> Vec<Share> {

@@ -3,9 +3,11 @@
 use super::{Broker, Error, Refusal};
 use crate::{
     domain::{
+        breaker::{Breaker, BreakerState},
         duration::human,
         ids::{JobId, QueueName},
         job::{Attempt, AttemptStatus, State},
+        settings::{BreakerSettings, Settings},
         time::Timestamp,
     },
     store::{JobRefused, JobView, Store},
@@ -27,7 +29,7 @@ impl<S: Store> Broker<S> {
         let Some(view) = views.pop() else {
             return Err(self.job_refused(&id, queue, JobRefused::NoSuchJob).await);
         };
-        let waiting_because = waiting_because(&view, self.store.now());
+        let waiting_because = waiting_because(&view, &self.settings(), self.store.now());
         Ok(JobReport { view, waiting_because })
     }
 
@@ -42,9 +44,12 @@ impl<S: Store> Broker<S> {
         let refusal = match (refused, queue) {
             (JobRefused::Ambiguous { queues }, _) => Refusal::AmbiguousJobId { id, queues },
             (JobRefused::WrongState { state }, _) => Refusal::WrongState { id, state },
-            (JobRefused::NoSuchJob, None) => Refusal::JobNotFound { id },
+            (JobRefused::NoSuchJob, None) => Refusal::JobNotFound { id, searched: None },
             (JobRefused::NoSuchJob, Some(queue)) => match self.queue_exists(&queue).await {
-                Ok(true) => Refusal::JobNotFound { id },
+                Ok(true) => {
+                    let kept = self.settings().queue(&queue).completed_retention;
+                    Refusal::JobNotFound { id, searched: Some((queue, kept)) }
+                }
                 Ok(false) => Refusal::QueueNotFound { queue },
                 Err(error) => return error,
             },
@@ -53,8 +58,9 @@ impl<S: Store> Broker<S> {
     }
 }
 
-/// One sentence, naming the real reason. Nothing while it runs.
-pub(super) fn waiting_because(view: &JobView, now: Timestamp) -> String {
+/// One sentence, naming the real reason.
+pub(super) fn waiting_because(view: &JobView, settings: &Settings, now: Timestamp) -> String {
+    let breaker = &settings.queue(&view.queue).breaker;
     let pause = view.pause.as_ref().filter(|pause| pause.holds(now));
     match view.state {
         State::Scheduled => {
@@ -70,6 +76,9 @@ pub(super) fn waiting_because(view: &JobView, now: Timestamp) -> String {
         }
         State::Ready => match (pause, view.ahead) {
             (Some(pause), _) => format!("the queue is {pause}"),
+            _ if view.breaker.state(breaker, now) != BreakerState::Closed => {
+                held_back(&view.breaker, breaker, now)
+            }
             (None, Some(ahead)) if ahead.more => {
                 format!("more than {} jobs of higher or equal priority go first", ahead.jobs)
             }
@@ -81,13 +90,37 @@ pub(super) fn waiting_because(view: &JobView, now: Timestamp) -> String {
             }
             _ => "it is next; no worker has asked for it yet".into(),
         },
-        State::Leased => String::new(),
+        State::Leased => view.delivery.as_ref().map_or_else(String::new, |delivery| {
+            let worker = match delivery.worker_id.as_str() {
+                "" => "a worker without a name",
+                name => name,
+            };
+            format!("it is leased to {worker} until {}", delivery.expires_at)
+        }),
         State::Dead => view.death.as_ref().map_or_else(String::new, |death| {
             format!(
                 "it is dead ({}) and runs again only when it is requeued",
                 death.reason.as_str()
             )
         }),
+        State::Completed if view.corrupt => {
+            "it is done, but what is kept of it is damaged on disk".into()
+        }
         State::Completed => "it is done".into(),
+    }
+}
+
+/// Why a READY job waits while its queue's breaker is not closed.
+fn held_back(breaker: &Breaker, settings: &BreakerSettings, now: Timestamp) -> String {
+    if let Some(forced) = &breaker.forced {
+        let reason = if forced.reason.is_empty() { "no reason given" } else { &forced.reason };
+        return format!("the queue's breaker is forced open until it is reset: {reason}");
+    }
+    match breaker.probe_at(settings, now) {
+        Some(at) => format!("the queue's breaker is open until {at}, after {}", breaker.last_error),
+        None => format!(
+            "the queue's breaker is half open and lets out only probes, after {}",
+            breaker.last_error
+        ),
     }
 }

@@ -19,9 +19,9 @@ impl<S: Store> Broker<S> {
             }
             return Err(Refusal::QueueNotFound { queue }.into());
         };
-        let now = self.store.now();
+        let (settings, now) = (self.settings(), self.store.now());
         let jobs = page.jobs.into_iter().map(|(position, view)| {
-            let waiting_because = waiting_because(&view, now);
+            let waiting_because = waiting_because(&view, &settings, now);
             (position, JobReport { view, waiting_because })
         });
         Ok(JobListing { jobs: jobs.collect(), next: page.next })

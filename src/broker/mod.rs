@@ -1,5 +1,6 @@
 //! The use cases: one file each. Knows the domain and the store contract, nothing of gRPC.
 
+mod breakers;
 mod cancel;
 mod claim;
 mod dead_letter_stats;
@@ -18,7 +19,9 @@ mod stats;
 mod sweeper;
 mod turns;
 mod wakeups;
+mod work;
 
+pub use breakers::BreakerReport;
 pub use claim::{ClaimReply, ClaimRequest, Order};
 pub use dead_letters::{RequeueRequest, Selector};
 pub use explain::{ExplainRequest, Explained, ExplainedDelay};
@@ -29,12 +32,16 @@ pub use queues::QueueReport;
 pub use reminder::Reminder;
 pub use settle::SettleReply;
 pub use wakeups::Wakeups;
+pub use work::{HandedOver, Heard, Outbox, WorkHello, WorkMessage, WorkReply};
 
 use crate::{
     domain::{ids::QueueName, job::State, limits::Limits, settings::Settings},
     store::{Ask, LeaseLost, Refused, Store, StoreError},
 };
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 use tokio::sync::watch;
 
 /// All that the use cases share.
@@ -135,9 +142,14 @@ pub enum Refusal {
     },
     JobNotFound {
         id: String,
+        /// The one queue that was searched, and how long that keeps completed jobs. None: all were.
+        searched: Option<(QueueName, Option<Duration>)>,
     },
     QueueNotFound {
         queue: QueueName,
+    },
+    BreakerNotFound {
+        name: String,
     },
     LeaseLost,
     AmbiguousJobId {

@@ -3,7 +3,7 @@
 use super::{Broker, Error, Refusal};
 use crate::{
     domain::ids::QueueName,
-    store::{NewPause, PauseRefused, Store},
+    store::{NewPause, QueueRefused, Store},
 };
 
 impl<S: Store> Broker<S> {
@@ -23,8 +23,8 @@ impl<S: Store> Broker<S> {
     async fn set_pause(&self, queue: &QueueName, pause: Option<NewPause>) -> Result<(), Error> {
         let done = self.store.pause(self.ask(), queue.clone(), pause).await?;
         done.map_err(|refused| match refused {
-            PauseRefused::NoSuchQueue => Refusal::QueueNotFound { queue: queue.clone() }.into(),
-            PauseRefused::NotMade(refused) => Refusal::NotAdded(refused).into(),
+            QueueRefused::NoSuchQueue => Refusal::QueueNotFound { queue: queue.clone() }.into(),
+            QueueRefused::NotMade(refused) => Refusal::NotAdded(refused).into(),
         })
     }
 }

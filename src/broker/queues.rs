@@ -3,6 +3,7 @@
 use super::{Broker, Error};
 use crate::{
     domain::{
+        breaker::BreakerState,
         ids::{DeadPart, QueueName},
         policy::RetryPolicy,
         time::Timestamp,
@@ -15,6 +16,8 @@ pub struct QueueReport {
     pub view: QueueView,
     /// The policy in force before job and rule.
     pub policy: RetryPolicy,
+    /// Of its work.
+    pub breaker: BreakerState,
     pub now: Timestamp,
 }
 
@@ -41,8 +44,9 @@ impl<S: Store> Broker<S> {
         views.truncate(limit);
         let report = |mut view: QueueView| {
             view.pause = view.pause.filter(|pause| pause.holds(now));
-            let policy = settings.queue(&view.name).policy.clone();
-            QueueReport { view, policy, now }
+            let queue = settings.queue(&view.name);
+            let breaker = view.breaker.state(&queue.breaker, now);
+            QueueReport { view, policy: queue.policy.clone(), breaker, now }
         };
         Ok(views.into_iter().map(report).collect())
     }

@@ -33,11 +33,13 @@ impl<S: Store> Broker<S> {
     pub async fn run_sweeper(self: Arc<Self>) {
         let mut grace = Grace { since: self.store.now() };
         let mut lost_since = None;
+        let mut outages = self.store.outages();
         let mut draining = self.draining.subscribe();
         loop {
             // Before the sweep that finds the store again: that one, too, must end nobody's lease.
             let now = self.store.now();
-            if lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
+            let missed = std::mem::replace(&mut outages, self.store.outages()) != outages;
+            if missed || lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
                 grace = Grace { since: now };
             }
             let next = match self.sweep_once(grace.sweep()).await {

@@ -6,18 +6,28 @@
 //! never lies ready while somebody waits for it.
 
 use crate::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{DeadNotice, Listener},
+    domain::{
+        breaker::{BreakerState, Guarded},
+        ids::QueueName,
+        lease::Lease,
+        time::Timestamp,
+    },
+    store::{BreakerNotice, DeadNotice, Listener},
 };
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 
-#[derive(Debug, Default)]
+/// Cancelled jobs that a stream has not heard of yet; one that falls behind learns of the rest by Extend.
+const CANCELS_KEPT: usize = 1_024;
+
+#[derive(Debug)]
 pub struct Wakeups {
     room: Mutex<Room>,
+    /// Leases whose jobs somebody cancelled.
+    cancels: broadcast::Sender<Lease>,
     /// When the sweeper is needed, and the bell that tells it.
     due: Mutex<Option<Timestamp>>,
     bell: Notify,
@@ -111,7 +121,19 @@ impl Room {
     }
 }
 
+impl Default for Wakeups {
+    fn default() -> Self {
+        let (cancels, _) = broadcast::channel(CANCELS_KEPT);
+        Self { room: Mutex::default(), cancels, due: Mutex::default(), bell: Notify::new() }
+    }
+}
+
 impl Wakeups {
+    /// Hears of cancelled jobs from now on.
+    pub(super) fn cancels(&self) -> broadcast::Receiver<Lease> {
+        self.cancels.subscribe()
+    }
+
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,6 +178,42 @@ impl Listener for Wakeups {
             overflow = notice.overflow,
             "dead-lettered"
         );
+    }
+
+    fn cancel_requested(&self, lease: Lease) {
+        // Nobody listens where nobody streams.
+        let _ = self.cancels.send(lease);
+    }
+
+    /// Every transition gets one line.
+    fn breaker(&self, notice: &BreakerNotice) {
+        let name = tracing::field::display(&notice.name);
+        let state = notice.state.as_str();
+        if let Some(forced) = &notice.forced {
+            tracing::warn!(breaker = name, state, reason = forced.reason, "breaker forced");
+            return;
+        }
+        let probe_at = notice.probe_at.map(tracing::field::display);
+        match (notice.state, notice.name.guarded) {
+            (BreakerState::Open, Guarded::Work) => tracing::warn!(
+                breaker = name,
+                state,
+                error = notice.error,
+                probe_at,
+                "breaker open: the queue is held back"
+            ),
+            (BreakerState::Open, Guarded::DeadLetters) => tracing::error!(
+                breaker = name,
+                state,
+                error = notice.error,
+                probe_at,
+                "breaker open: new dead letters go to the overflow; requeue or purge some, or raise max_entries"
+            ),
+            (BreakerState::HalfOpen, _) => {
+                tracing::info!(breaker = name, state, "breaker half open: probing")
+            }
+            (BreakerState::Closed, _) => tracing::info!(breaker = name, state, "breaker closed"),
+        }
     }
 
     fn due(&self, at: Timestamp) {

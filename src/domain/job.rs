@@ -10,8 +10,8 @@
 //! The verdict on a LEASED job that was not acknowledged is in `verdict.rs`.
 
 use super::{
-    failure::Failure, ids::JobId, ids::QueueName, lease::Lease, policy::PolicyOverride,
-    time::Timestamp,
+    breaker::BreakerState, failure::Failure, ids::JobId, ids::QueueName, lease::Lease,
+    policy::PolicyOverride, time::Timestamp,
 };
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -186,6 +186,31 @@ impl Progress {
         self.tries + 1
     }
 
+    /// LEASED → COMPLETED, where the job is kept. The entry for its history comes back.
+    pub fn complete(&mut self, delivery: &Delivery, note: &str, now: Timestamp) -> Attempt {
+        self.tries = delivery.attempt;
+        self.recorded += 1;
+        Attempt {
+            number: delivery.attempt,
+            lease: delivery.lease,
+            status: AttemptStatus::Succeeded,
+            worker_id: delivery.worker_id.clone(),
+            started_at: delivery.started_at,
+            ended_at: now,
+            note: note.to_owned(),
+            failure: None,
+            next: Next::OldPlace,
+            delay: None,
+            retries_left: 0,
+            counted: true,
+            probe: delivery.probe,
+            nacked: false,
+            breaker: BreakerState::default(),
+            rule: String::new(),
+            explanation: String::new(),
+        }
+    }
+
     /// DEAD → READY.
     pub fn requeue(&mut self, now: Timestamp, expires_at: Option<Timestamp>, keep_attempts: bool) {
         if !keep_attempts {
@@ -277,6 +302,7 @@ pub struct Attempt {
     pub ended_at: Timestamp,
     pub note: String,
     pub failure: Option<Failure>,
+    /// Says nothing about a success: that job went nowhere.
     pub next: Next,
     pub delay: Option<Duration>,
     pub retries_left: u32,
@@ -284,6 +310,8 @@ pub struct Attempt {
     pub probe: bool,
     /// A worker's Nack ended it; repeating that Nack gets the same answer.
     pub nacked: bool,
+    /// Of the queue, after this ending.
+    pub breaker: BreakerState,
     pub rule: String,
     pub explanation: String,
 }
@@ -314,6 +342,27 @@ mod tests {
         assert!(!progress.cancel_requested);
         assert_eq!((progress.releases, progress.interruptions, progress.uncounted), (0, 0, 0));
         assert_eq!(progress.deadline(Some(now)), None);
+    }
+
+    #[test]
+    fn a_success_uses_up_a_try_and_is_the_last_entry_of_the_history() {
+        let lease = Lease { number: 1, delivery: 9, nonce: 7 };
+        let delivery = Delivery {
+            lease,
+            attempt: 4,
+            worker_id: "w".into(),
+            started_at: Timestamp::from_millis(10),
+            expires_at: Timestamp::from_millis(90),
+            duration: Duration::from_millis(80),
+            probe: false,
+        };
+        let mut progress = Progress { tries: 3, recorded: 8, ..Progress::default() };
+        let attempt = progress.complete(&delivery, "sent", Timestamp::from_millis(30));
+        assert_eq!((progress.tries, progress.recorded), (4, 9));
+        assert_eq!((attempt.status, attempt.number), (AttemptStatus::Succeeded, 4));
+        assert_eq!((attempt.lease, attempt.counted, attempt.nacked), (lease, true, false));
+        assert_eq!((attempt.worker_id.as_str(), attempt.note.as_str()), ("w", "sent"));
+        assert_eq!(attempt.ended_at.since(attempt.started_at), Duration::from_millis(20));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The decisions: pure functions of their arguments. Nothing here waits, reads a clock, rolls dice or knows a store.
 
 pub mod backoff;
+pub mod breaker;
 pub mod chance;
 pub mod dead_filter;
 pub mod duration;

@@ -5,6 +5,7 @@ use super::{
     policy::RetryPolicy,
     rules::{ErrorRule, default_rules},
 };
+use sha2::{Digest, Sha256};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// One consistent set of decisions; a reload swaps the whole of it.
@@ -17,6 +18,19 @@ pub struct Settings {
 impl Settings {
     pub fn queue(&self, name: &QueueName) -> &Arc<QueueSettings> {
         self.queues.get(name).unwrap_or(&self.defaults)
+    }
+
+    /// A sum over every decision: servers that judge alike have the same.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut queues: Vec<_> = self.queues.iter().collect();
+        queues.sort_by_key(|(name, _)| *name);
+        // Written out, no field can be forgotten here.
+        let mut sum = Sha256::new();
+        sum.update(format!("{:?}", self.defaults));
+        for (name, settings) in queues {
+            sum.update(format!("\n{name} {settings:?}"));
+        }
+        sum.finalize().into()
     }
 }
 
@@ -35,6 +49,7 @@ pub struct QueueSettings {
     pub max_depth: Option<u64>,
     pub key_retention: Duration,
     pub dead_jobs_hold_keys: bool,
+    /// From completion; none: a job that is done is removed at once.
     pub completed_retention: Option<Duration>,
     pub breaker: BreakerSettings,
     pub dead_letters: DeadLetterSettings,
@@ -93,5 +108,23 @@ pub struct DeadLetterSettings {
 impl Default for DeadLetterSettings {
     fn default() -> Self {
         Self { max_entries: 100_000, retention: None, breaker: BreakerSettings::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_is_that_of_the_decisions_in_whatever_order_they_were_read() {
+        let with = |names: &[&str]| {
+            let queues = names.iter().map(|name| (QueueName::parse(name).unwrap(), Arc::default()));
+            Settings { queues: queues.collect(), ..Settings::default() }
+        };
+        assert_eq!(with(&["a", "b", "c", "d"]).digest(), with(&["d", "c", "b", "a"]).digest());
+        assert_ne!(with(&["a"]).digest(), with(&["b"]).digest());
+        let mut other = with(&["a"]);
+        Arc::make_mut(&mut other.defaults).breaker.failure_threshold += 1;
+        assert_ne!(with(&["a"]).digest(), other.digest());
     }
 }

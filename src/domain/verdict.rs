@@ -4,6 +4,7 @@
 //! under the lease's fence.
 
 use super::{
+    breaker::{BreakerState, Signal, in_words},
     failure::Failure,
     job::{Attempt, AttemptStatus, DeadReason, Delivery, Next, Progress},
     policy::{PolicyOverride, RetryPolicy},
@@ -17,6 +18,8 @@ use std::time::Duration;
 pub const RELEASES_MAX: u32 = 100;
 /// A job that is interrupted more often than this has a failure instead: it may be what kills its workers.
 pub const INTERRUPTIONS_MAX: u32 = 3;
+/// Failures of a job that an outage keeps from counting, at most: from then on they count again.
+pub const UNCOUNTED_MAX: u32 = 60;
 /// An upstream's Retry-After is stretched by up to this share, so that all who were told the same do not come at once.
 const RETRY_AFTER_SPREAD: f64 = 0.1;
 
@@ -27,6 +30,15 @@ pub struct Leased<'a> {
     pub progress: &'a Progress,
     pub policy: Option<&'a PolicyOverride>,
     pub expires_at: Option<Timestamp>,
+    pub breaker: Standing,
+}
+
+/// How the queue's breaker stands as the delivery ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    pub state: BreakerState,
+    /// A hold by this delivery would move it.
+    pub heeds_hold: bool,
 }
 
 /// How its delivery ended.
@@ -65,6 +77,8 @@ pub struct Verdict {
     pub progress: Progress,
     pub next: Next,
     pub attempt: Attempt,
+    /// For the queue's breaker.
+    pub signal: Signal,
 }
 
 /// Judges one ended delivery.
@@ -92,6 +106,7 @@ pub fn judge(
         Ending::Released { retry_after } => case.release(retry_after),
         Ending::Expired => {
             case.attempt.status = AttemptStatus::LeaseExpired;
+            case.signal = Signal::Expired;
             case.fail(lease_expired(leased.delivery), None);
         }
         Ending::Interrupted => case.interrupt(leased.delivery),
@@ -117,6 +132,7 @@ struct Case<'a> {
     chance: Chance,
     progress: Progress,
     attempt: Attempt,
+    signal: Signal,
 }
 
 impl<'a> Case<'a> {
@@ -137,10 +153,12 @@ impl<'a> Case<'a> {
             counted: false,
             probe: delivery.probe,
             nacked: false,
+            breaker: leased.breaker.state,
             rule: String::new(),
             explanation: String::new(),
         };
-        Self { leased, queue, now, chance, progress: leased.progress.clone(), attempt }
+        let progress = leased.progress.clone();
+        Self { leased, queue, now, chance, progress, attempt, signal: Signal::None }
     }
 
     /// A transient failure: the first rule that fits decides, otherwise the policy.
@@ -149,28 +167,55 @@ impl<'a> Case<'a> {
         if let Some((rule, Then::DeadLetter)) = rule {
             return self.dead_letter(rule, failure);
         }
+        let error = in_words(&failure);
         self.record_failure(failure);
         if let Some((rule, _)) = rule {
             self.attempt.rule = rule.to_owned();
         }
         match rule.map(|(_, then)| then) {
             Some(Then::Release) => self.release(retry_after),
-            // Without a breaker that can open, holding the queue back is holding this job back.
-            Some(Then::Hold) => {
-                let recovery = self.queue.breaker.recovery_timeout;
-                self.release(Some(retry_after.unwrap_or(recovery)));
+            Some(Then::Hold) => self.hold(error, retry_after),
+            Some(Then::Policy(over)) => {
+                self.blame(error);
+                self.retry(Some(over), retry_after);
             }
-            Some(Then::Policy(over)) => self.retry(Some(over), retry_after),
-            Some(Then::DeadLetter) | None => self.retry(None, retry_after),
+            Some(Then::DeadLetter) | None => {
+                self.blame(error);
+                self.retry(None, retry_after);
+            }
+        }
+    }
+
+    /// A worker reports that what it calls fails; a lease that ran out says nothing about that.
+    fn blame(&mut self, error: String) {
+        if self.attempt.nacked {
+            self.signal = Signal::Failure { error };
+        }
+    }
+
+    /// The queue is held back, and this job waits with it. Where the breaker does not heed it, the job waits alone.
+    fn hold(&mut self, error: String, retry_after: Option<Duration>) {
+        let hold = retry_after.unwrap_or(self.queue.breaker.recovery_timeout);
+        let hold = hold.min(self.queue.max_retry_after);
+        self.signal = Signal::Hold { error, hold };
+        if self.leased.breaker.heeds_hold {
+            self.release(None);
+        } else {
+            self.release(Some(hold));
         }
     }
 
     /// Retries by the policy that fits this error, as long as it has retries left and the deadline allows.
     fn retry(&mut self, rule: Option<&PolicyOverride>, retry_after: Option<Duration>) {
-        self.count();
+        let counts = !self.is_outage();
+        if counts {
+            self.count();
+        } else {
+            self.progress.uncounted += 1;
+        }
         let policy = self.policy(rule);
         let number = self.attempt.number;
-        if number > policy.max_retries {
+        if counts && number > policy.max_retries {
             let retries = policy.max_retries;
             self.explain(format!("attempt {number} failed and the policy has {retries} retries"));
             return self.bury(DeadReason::Exhausted);
@@ -202,12 +247,22 @@ impl<'a> Case<'a> {
             self.explain(format!("{explanation}; that would be after its deadline"));
             return self.bury(DeadReason::WouldMissDeadline);
         }
+        if !counts {
+            explanation += "; not counted while the queue's breaker is not closed";
+        }
         self.explain(explanation);
         self.progress.last_delay = Some(backoff.computed);
         self.progress.retries += 1;
         self.attempt.delay = Some(delay);
-        self.attempt.retries_left = policy.max_retries + 1 - number;
+        self.attempt.retries_left = (policy.max_retries + 1).saturating_sub(number);
         self.attempt.next = Next::Later { at };
+    }
+
+    /// A failure that was to be expected: what the worker calls is known to be broken.
+    fn is_outage(&self) -> bool {
+        self.attempt.nacked
+            && self.leased.breaker.state != BreakerState::Closed
+            && self.progress.uncounted < UNCOUNTED_MAX
     }
 
     /// Not a failure: back to the queue, attempt not counted.
@@ -330,9 +385,11 @@ impl<'a> Case<'a> {
             self.bury(DeadReason::Cancelled);
             self.attempt.status = AttemptStatus::Cancelled;
             self.explain("cancelled while it ran".into());
+            self.signal = Signal::None;
         }
         self.progress.recorded += 1;
-        Verdict { progress: self.progress, next: self.attempt.next, attempt: self.attempt }
+        let (next, signal) = (self.attempt.next, self.signal);
+        Verdict { progress: self.progress, next, attempt: self.attempt, signal }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     broker::Broker,
-    store::{Cancelled, Health, Store},
+    store::{BreakerOrder, Cancelled, Health, Store},
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -130,16 +130,24 @@ impl<S: Store> AdminService for AdminApi<S> {
 
     async fn set_breaker(
         &self,
-        _: Request<pb::SetBreakerRequest>,
+        request: Request<pb::SetBreakerRequest>,
     ) -> Reply<pb::SetBreakerResponse> {
-        Err(status::not_implemented("SetBreaker"))
+        let (name, order) =
+            convert::set_breaker(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        let report = self.broker.set_breaker(&name, order).await.map_err(status::status)?;
+        let breaker = Some(convert::breaker_out(report));
+        Ok(Response::new(pb::SetBreakerResponse { breaker }))
     }
 
     async fn reset_breaker(
         &self,
-        _: Request<pb::ResetBreakerRequest>,
+        request: Request<pb::ResetBreakerRequest>,
     ) -> Reply<pb::ResetBreakerResponse> {
-        Err(status::not_implemented("ResetBreaker"))
+        let name =
+            convert::reset_breaker(self.broker.limits(), request.into_inner()).map_err(refused)?;
+        let reset = self.broker.set_breaker(&name, BreakerOrder::Reset).await;
+        let breaker = Some(convert::breaker_out(reset.map_err(status::status)?));
+        Ok(Response::new(pb::ResetBreakerResponse { breaker }))
     }
 
     async fn explain_policy(
@@ -163,13 +171,14 @@ impl<S: Store> AdminService for AdminApi<S> {
             Health::DiskLow(why) => Some(format!("the disk is nearly full: {why}")),
             Health::Stopped(why) => Some(format!("the store takes no writes: {why}")),
         };
+        let warnings = self.facts.warnings.iter().cloned();
         Ok(Response::new(pb::GetServerInfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             engine: self.facts.engine.clone(),
             durability: self.facts.durability.clone(),
             server_time: Some(convert::timestamp_out(store.now())),
             limits: limits::published(self.broker.limits()),
-            warnings: self.facts.warnings.iter().cloned().chain(unwell).collect(),
+            warnings: warnings.chain(store.notices()).chain(unwell).collect(),
         }))
     }
 }

@@ -13,6 +13,7 @@ mod reply_room;
 mod status;
 mod transport;
 mod unanswered;
+mod work_stream;
 
 /// The generated types.
 #[allow(clippy::all, reason = "generated")]
@@ -29,7 +30,10 @@ use crate::{
 };
 use pb::{admin_service_server::AdminServiceServer, queue_service_server::QueueServiceServer};
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, sync::oneshot};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, oneshot},
+};
 use tonic::transport::{Server, server::Router};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
@@ -124,6 +128,7 @@ fn router<S: Store>(
     let queue = QueueServiceServer::new(queue_service::QueueApi {
         broker: broker.clone(),
         room: room.clone(),
+        streams: Arc::new(Semaphore::new(work_stream::STREAMS_MAX)),
     })
     .max_decoding_message_size(largest)
     .max_encoding_message_size(largest);

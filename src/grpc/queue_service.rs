@@ -6,18 +6,22 @@ use super::{
     reply_room::ReplyRoom,
     status,
     unanswered::IfUnanswered,
+    work_stream,
 };
 use crate::{
     broker::{Broker, Error, Refusal},
     store::{Settlements, Store, StoreError, Unanswered},
 };
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Debug)]
 pub(super) struct QueueApi<S> {
     pub(super) broker: Arc<Broker<S>>,
     pub(super) room: ReplyRoom,
+    /// Places for workers' streams.
+    pub(super) streams: Arc<Semaphore>,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -105,10 +109,13 @@ impl<S: Store> QueueService for QueueApi<S> {
         Ok(Response::new(convert::settle_response(reply, bad)))
     }
 
-    type WorkStream = tokio_stream::Empty<Result<pb::WorkResponse, Status>>;
+    type WorkStream = work_stream::WorkStream;
 
-    async fn work(&self, _: Request<Streaming<pb::WorkRequest>>) -> Reply<Self::WorkStream> {
-        Err(status::not_implemented("Work"))
+    async fn work(
+        &self,
+        request: Request<Streaming<pb::WorkRequest>>,
+    ) -> Reply<work_stream::WorkStream> {
+        work_stream::open(&self.broker, &self.streams, request.into_inner()).await
     }
 
     async fn list_dead_letters(
@@ -134,9 +141,21 @@ impl<S: Store> QueueService for QueueApi<S> {
 
     async fn breaker_status(
         &self,
-        _: Request<pb::BreakerStatusRequest>,
+        request: Request<pb::BreakerStatusRequest>,
     ) -> Reply<pb::BreakerStatusResponse> {
-        Err(status::not_implemented("BreakerStatus"))
+        let limits = self.broker.limits();
+        let response = match convert::breaker_status(limits, request.get_ref()).map_err(refused)? {
+            convert::WhichBreakers::One(name) => {
+                let report = self.broker.breaker(&name).await.map_err(status::status)?;
+                let breakers = vec![convert::breaker_out(report)];
+                pb::BreakerStatusResponse { breakers, next_page_token: String::new() }
+            }
+            convert::WhichBreakers::Page { after, limit } => {
+                let reports = self.broker.breakers(after, limit).await.map_err(status::status)?;
+                convert::breakers_page(limits, reports, limit)
+            }
+        };
+        Ok(Response::new(response))
     }
 }
 

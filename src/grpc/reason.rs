@@ -9,6 +9,7 @@ pub enum Reason {
     BodyTooLarge,
     JobNotFound,
     QueueNotFound,
+    BreakerNotFound,
     LeaseLost,
     WrongState,
     AmbiguousJobId,
@@ -19,15 +20,16 @@ pub enum Reason {
     StoreUnavailable,
     DiskLow,
     OutcomeUnknown,
-    NotImplemented,
+    DurabilityNotConfirmed,
 }
 
 impl Reason {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::InvalidField,
         Self::BodyTooLarge,
         Self::JobNotFound,
         Self::QueueNotFound,
+        Self::BreakerNotFound,
         Self::LeaseLost,
         Self::WrongState,
         Self::AmbiguousJobId,
@@ -38,7 +40,7 @@ impl Reason {
         Self::StoreUnavailable,
         Self::DiskLow,
         Self::OutcomeUnknown,
-        Self::NotImplemented,
+        Self::DurabilityNotConfirmed,
     ];
 
     /// As it is on the wire.
@@ -58,7 +60,7 @@ impl Reason {
     fn row(self) -> (&'static str, Code, &'static str) {
         use Code::{
             AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted,
-            Unavailable, Unimplemented,
+            Unavailable,
         };
         match self {
             Self::InvalidField => (
@@ -71,12 +73,19 @@ impl Reason {
                 InvalidArgument,
                 "the body is over its limit; keep the data elsewhere and send a reference",
             ),
-            Self::JobNotFound => {
-                ("JOB_NOT_FOUND", NotFound, "there is no such job: it never was, or it is done")
-            }
+            Self::JobNotFound => (
+                "JOB_NOT_FOUND",
+                NotFound,
+                "there is no such job: it never was, it was removed, or it is done and not kept",
+            ),
             Self::QueueNotFound => {
                 ("QUEUE_NOT_FOUND", NotFound, "nobody has configured this queue or enqueued to it")
             }
+            Self::BreakerNotFound => (
+                "BREAKER_NOT_FOUND",
+                NotFound,
+                "no queue has this breaker; BreakerStatus without a name lists all",
+            ),
             Self::LeaseLost => (
                 "LEASE_LOST",
                 FailedPrecondition,
@@ -120,17 +129,17 @@ impl Reason {
             Self::DiskLow => (
                 "DISK_LOW",
                 Unavailable,
-                "the disk is nearly full: no new jobs, settling goes on; free some space",
+                "the disk, or Redis' memory, is nearly full: no new jobs, settling goes on; free some space",
             ),
             Self::OutcomeUnknown => (
                 "OUTCOME_UNKNOWN",
                 Unavailable,
                 "the call may or may not have been carried out; repeat it",
             ),
-            Self::NotImplemented => (
-                "NOT_IMPLEMENTED",
-                Unimplemented,
-                "the call comes in a later version of the server",
+            Self::DurabilityNotConfirmed => (
+                "DURABILITY_NOT_CONFIRMED",
+                Unavailable,
+                "the call was carried out, but fewer replicas have it than must; repeat it",
             ),
         }
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     broker::{Error, Refusal},
-    domain::job::State,
+    domain::{duration::human, job::State},
     store::{Refused, StoreError},
 };
 use std::{collections::HashMap, time::Duration};
@@ -29,6 +29,12 @@ const ALL_FIELDS_BYTES: usize = 3_000;
 const MESSAGE_BYTES: usize = 600;
 const FACT_BYTES: usize = 300;
 const NAMES_MAX: usize = 5;
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        status(error)
+    }
+}
 
 /// All that is said about one refusal.
 #[derive(Debug)]
@@ -141,14 +147,6 @@ pub(super) fn invalid_item(invalid: &Invalid) -> pb::ItemError {
     explain_invalid(invalid).into_item()
 }
 
-/// A call of the contract that comes in a later version.
-pub(super) fn not_implemented(call: &str) -> Status {
-    let version = env!("CARGO_PKG_VERSION");
-    let message =
-        format!("{call} is not in this version ({version}) of the server; upgrade it to use it");
-    Explanation::new(Reason::NotImplemented, message).fact("call", call).into_status()
-}
-
 /// A request that the transport could not hand over.
 pub(super) fn message_too_large(detail: &str) -> Status {
     let message = format!(
@@ -198,10 +196,22 @@ fn explain(refusal: &Refusal) -> Explanation {
             explanation.fields.push((field.clone(), message.clone()));
             explanation
         }
-        Refusal::JobNotFound { id } => {
-            let message = format!(
-                "there is no job {id:?}: it never was, or it is done and its queue keeps no results"
-            );
+        Refusal::JobNotFound { id, searched } => {
+            let message = match searched {
+                None => format!(
+                    "there is no job {id:?}: it never was, it was removed, or it is done; completed \
+                     jobs are kept only where their queue sets completed_retention"
+                ),
+                Some((queue, None)) => format!(
+                    "there is no job {id:?} in {queue}: it never was, it was removed, or it is \
+                     done; this queue keeps no completed jobs, since it sets no completed_retention"
+                ),
+                Some((queue, Some(kept))) => format!(
+                    "there is no job {id:?} in {queue}: it never was, it was removed, or it is \
+                     done; this queue keeps completed jobs for {}",
+                    human(*kept)
+                ),
+            };
             Explanation::new(Reason::JobNotFound, message).fact("job_id", id)
         }
         Refusal::QueueNotFound { queue } => {
@@ -210,6 +220,13 @@ fn explain(refusal: &Refusal) -> Explanation {
                  configuration; ListQueues tells which there are"
             );
             Explanation::new(Reason::QueueNotFound, message).fact("queue", queue)
+        }
+        Refusal::BreakerNotFound { name } => {
+            let message = format!(
+                "there is no breaker {name}: each queue has \"queue:<name>\" and \"dlq:<name>\"; \
+                 BreakerStatus without a name lists all"
+            );
+            Explanation::new(Reason::BreakerNotFound, message).fact("breaker", name)
         }
         Refusal::LeaseLost => Explanation::new(
             Reason::LeaseLost,
@@ -287,6 +304,7 @@ fn explain_store(error: &StoreError) -> Explanation {
             Explanation::new(Reason::StoreUnavailable, message).retry_after(SOON)
         }
         StoreError::DiskLow(detail) => disk_low(detail),
+        StoreError::MemoryLow(detail) => memory_low(detail),
         StoreError::Overloaded(detail) => {
             let message = format!(
                 "more is waiting to be written than the server takes, and nothing was changed; \
@@ -301,6 +319,14 @@ fn explain_store(error: &StoreError) -> Explanation {
             );
             Explanation::new(Reason::OutcomeUnknown, message).retry_after(SOON)
         }
+        StoreError::DurabilityNotConfirmed(detail) => {
+            let message = format!(
+                "the call was carried out, but it is not yet as durable as the server must make \
+                 it; repeat it (with the same idempotency_key, job_id or request_id nothing \
+                 happens twice): {detail}"
+            );
+            Explanation::new(Reason::DurabilityNotConfirmed, message).retry_after(SOON)
+        }
     }
 }
 
@@ -308,6 +334,15 @@ fn disk_low(detail: &str) -> Explanation {
     let message = format!(
         "the disk is nearly full, so no new jobs are taken while those there are can still be \
          finished; free some space, then try again: {detail}"
+    );
+    Explanation::new(Reason::DiskLow, message).retry_after(LATER)
+}
+
+/// For programs it is the same case: no new jobs until somebody makes room.
+fn memory_low(detail: &str) -> Explanation {
+    let message = format!(
+        "Redis has used all the memory that it may, so no new jobs are taken while those there are \
+         can still be finished; raise its maxmemory or let jobs finish, then try again: {detail}"
     );
     Explanation::new(Reason::DiskLow, message).retry_after(LATER)
 }

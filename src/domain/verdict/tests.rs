@@ -51,7 +51,8 @@ fn judge_job(
     queue: &QueueSettings,
 ) -> Verdict {
     let delivery = delivery(progress.tries + 1);
-    let leased = Leased { delivery: &delivery, progress, policy, expires_at };
+    let leased =
+        Leased { delivery: &delivery, progress, policy, expires_at, breaker: Standing::default() };
     judge(leased, ending, queue, NOW, EVEN)
 }
 
@@ -331,7 +332,7 @@ proptest! {
         let expires_at = deadline.map(Timestamp::from_millis);
         let delivery = delivery(tries + 1);
         let leased =
-            Leased { delivery: &delivery, progress: &before, policy: Some(&job), expires_at };
+            Leased { delivery: &delivery, progress: &before, policy: Some(&job), expires_at, breaker: Standing::default() };
         let verdict = judge(leased, ending, &plain(), NOW, Chance { jitter, spread });
         let after = &verdict.progress;
         prop_assert_eq!(after.deliveries, before.deliveries);
@@ -359,5 +360,80 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+// ---- while the queue's breaker is not closed ----
+
+fn judge_in(state: BreakerState, progress: &Progress, ending: Ending) -> Verdict {
+    let (delivery, breaker) = (delivery(progress.tries + 1), Standing { state, heeds_hold: true });
+    let leased = Leased { delivery: &delivery, progress, policy: None, expires_at: None, breaker };
+    judge(leased, ending, &plain(), NOW, EVEN)
+}
+
+#[test]
+fn a_failure_during_an_outage_is_recorded_and_not_counted() {
+    for state in [BreakerState::Open, BreakerState::HalfOpen] {
+        // On its last attempt: it would die otherwise.
+        let verdict = judge_in(state, &progress(3), failed("Timeout"));
+        assert_eq!((verdict.attempt.counted, verdict.progress.tries), (false, 3));
+        assert_eq!(verdict.progress.uncounted, 1);
+        // The delay of retry 4, which the policy has not got.
+        assert_eq!(verdict.next, Next::Later { at: NOW.after(Duration::from_secs(8)) });
+        assert_eq!(verdict.attempt.retries_left, 0);
+        assert_eq!(verdict.signal, Signal::Failure { error: "Timeout: it broke".into() });
+    }
+}
+
+#[test]
+fn after_sixty_of_them_failures_count_again() {
+    let worn = Progress { uncounted: UNCOUNTED_MAX, ..progress(3) };
+    let verdict = judge_in(BreakerState::Open, &worn, failed("Timeout"));
+    assert_eq!(verdict.next, Next::Bury(DeadReason::Exhausted));
+    let nearly = Progress { uncounted: UNCOUNTED_MAX - 1, ..progress(3) };
+    let verdict = judge_in(BreakerState::Open, &nearly, failed("Timeout"));
+    assert_eq!(verdict.progress.uncounted, UNCOUNTED_MAX);
+}
+
+#[test]
+fn an_expired_lease_and_a_hopeless_job_count_whatever_the_breaker() {
+    let verdict = judge_in(BreakerState::Open, &progress(0), Ending::Expired);
+    assert!(verdict.attempt.counted);
+    assert_eq!(verdict.signal, Signal::Expired);
+    let verdict = judge_in(BreakerState::Open, &progress(0), failed("ValidationError"));
+    assert_eq!(verdict.next, Next::Bury(DeadReason::NonRetryable));
+    assert_eq!(verdict.signal, Signal::None, "it says nothing about what the workers call");
+}
+
+#[test]
+fn what_is_cancelled_says_nothing_to_the_breaker() {
+    let cancelled = Progress { cancel_requested: true, ..progress(0) };
+    let verdict = judge_in(BreakerState::HalfOpen, &cancelled, failed("Timeout"));
+    assert_eq!(verdict.next, Next::Bury(DeadReason::Cancelled));
+    assert_eq!(verdict.signal, Signal::None);
+}
+
+#[test]
+fn a_hold_waits_with_its_queue_or_alone() {
+    let mut queue = plain();
+    queue.rules = vec![rule(on_type("Busy"), Then::Hold)];
+    let delivery = delivery(1);
+    for (heeds_hold, next) in [
+        (true, Next::Behind { at: NOW }),
+        (false, Next::Later { at: NOW.after(Duration::from_secs(60)) }),
+    ] {
+        let breaker = Standing { state: BreakerState::Closed, heeds_hold };
+        let progress = progress(0);
+        let leased = Leased {
+            delivery: &delivery,
+            progress: &progress,
+            policy: None,
+            expires_at: None,
+            breaker,
+        };
+        let verdict = judge(leased, failed("Busy"), &queue, NOW, EVEN);
+        assert_eq!((verdict.next, verdict.attempt.counted), (next, false));
+        let hold = Duration::from_secs(60);
+        assert_eq!(verdict.signal, Signal::Hold { error: "Busy: it broke".into(), hold });
     }
 }

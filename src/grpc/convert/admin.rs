@@ -2,6 +2,7 @@
 
 use super::{
     Context,
+    breaker::breaker_state_out,
     check::{Check, Invalid},
     count,
     dead_letters::page_size,
@@ -15,7 +16,7 @@ use crate::{
     broker::{ExplainRequest, Explained, JobReport, QueueReport},
     domain::{
         ids::{JobId, QueueName},
-        job::{AttemptStatus, State},
+        job::State,
         limits::Limits,
         settings::Settings,
     },
@@ -43,8 +44,6 @@ pub(in crate::grpc) fn job_info(
         attempts.extend(view.attempts.iter().map(attempt_out));
         attempts.extend(view.delivery.as_ref().map(running_out));
     }
-    let completed = view.attempts.last().filter(|_| view.state == State::Completed);
-    let completed = completed.filter(|attempt| attempt.status == AttemptStatus::Succeeded);
     let scheduled_at = view.ready_at.filter(|_| view.state == State::Scheduled);
     let mut info = pb::JobInfo {
         state: state_out(view.state).into(),
@@ -56,7 +55,8 @@ pub(in crate::grpc) fn job_info(
         dead_reason: view.death.map_or(0, |death| dead_reason_out(death.reason).into()),
         uncounted_failures: view.progress.uncounted,
         cancel_requested: view.progress.cancel_requested,
-        completed_at: completed.map(|attempt| timestamp_out(attempt.ended_at)),
+        completed_at: view.completed_at.map(timestamp_out),
+        result: view.result,
         retry_policy: view.spec.policy.as_deref().map(override_out),
         idempotency_key: view.spec.key.clone().unwrap_or_default(),
         ..pb::JobInfo::default()
@@ -113,7 +113,7 @@ fn queue_out(report: &QueueReport) -> pb::Queue {
         paused: pause.is_some(),
         paused_reason: pause.map(|pause| pause.reason.clone()).unwrap_or_default(),
         paused_until: pause.and_then(|pause| pause.until).map(timestamp_out),
-        breaker: pb::BreakerState::Closed.into(),
+        breaker: breaker_state_out(report.breaker).into(),
         policy: Some(policy_out(&report.policy)),
         ..pb::Queue::default()
     }
@@ -152,21 +152,20 @@ pub(in crate::grpc) fn explained(explained: Explained) -> pb::ExplainPolicyRespo
 mod tests {
     use super::*;
     use crate::{
-        domain::{policy::RetryPolicy, time::Timestamp},
+        domain::{breaker::BreakerState, policy::RetryPolicy, time::Timestamp},
         grpc::convert::testing::{context, refusals},
-        store::{Depths, QueueView, Totals},
+        store::{Depths, QueueView},
     };
     use std::time::Duration;
 
     fn report(name: &str, ready: u64) -> QueueReport {
         let view = QueueView {
-            name: QueueName::parse(name).unwrap(),
             depths: Depths { ready, ..Depths::default() },
-            totals: Totals::default(),
             oldest_ready_at: Some(Timestamp::from_millis(1_000)),
-            pause: None,
+            ..QueueView::empty(QueueName::parse(name).unwrap())
         };
-        QueueReport { view, policy: RetryPolicy::default(), now: Timestamp::from_millis(3_500) }
+        let (policy, breaker) = (RetryPolicy::default(), BreakerState::Closed);
+        QueueReport { view, policy, breaker, now: Timestamp::from_millis(3_500) }
     }
 
     #[test]

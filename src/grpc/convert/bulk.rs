@@ -47,23 +47,30 @@ fn request_id(check: &mut Check<'_>, id: &str, request: &impl Message) -> Option
     (!id.is_empty()).then(|| RequestId { id: id.to_owned(), asked: asked() })
 }
 
+/// Both requests select alike, by fields of the same names.
+macro_rules! selection {
+    ($call:expr, $request:ident) => {
+        Selection {
+            call: $call,
+            queue: &$request.queue,
+            job_ids: &$request.job_ids,
+            filter: $request.filter,
+            oldest: $request.oldest,
+            all: $request.all,
+            limit: $request.limit,
+            dry_run: $request.dry_run,
+            cutoff: &$request.cutoff,
+        }
+    };
+}
+
 pub(in crate::grpc) fn requeue(
     context: &Context<'_>,
     request: pb::RequeueRequest,
 ) -> Result<RequeueRequest, Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = Selection {
-        call: REQUEUE,
-        queue: &request.queue,
-        job_ids: &request.job_ids,
-        filter: request.filter,
-        oldest: request.oldest,
-        all: request.all,
-        limit: request.limit,
-        dry_run: request.dry_run,
-        cutoff: &request.cutoff,
-    };
+    let selection = selection!(REQUEUE, request);
     let selected = selection.read(&mut check);
     let target = check.queue_if_given("target_queue", &request.target_queue);
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
@@ -96,17 +103,7 @@ pub(in crate::grpc) fn purge(
 ) -> Result<PurgeRequest, Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = Selection {
-        call: PURGE,
-        queue: &request.queue,
-        job_ids: &request.job_ids,
-        filter: request.filter,
-        oldest: request.oldest,
-        all: request.all,
-        limit: request.limit,
-        dry_run: request.dry_run,
-        cutoff: &request.cutoff,
-    };
+    let selection = selection!(PURGE, request);
     let selected = selection.read(&mut check);
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let purge = selected.map(|selected| PurgeRequest {

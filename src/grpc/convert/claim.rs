@@ -70,7 +70,7 @@ fn default_and_most(given: u32, default: usize, most: usize) -> usize {
     }
 }
 
-fn queues(check: &mut Check<'_>, names: &[String]) -> Vec<QueueName> {
+pub(super) fn queues(check: &mut Check<'_>, names: &[String]) -> Vec<QueueName> {
     if names.is_empty() || names.len() > QUEUES_MAX {
         check.refuse("queues", format!("name 1 to {QUEUES_MAX} queues, not {}", names.len()));
         return Vec::new();
@@ -88,7 +88,7 @@ fn queues(check: &mut Check<'_>, names: &[String]) -> Vec<QueueName> {
     queues
 }
 
-fn order(
+pub(super) fn order(
     check: &mut Check<'_>,
     given: i32,
     queues: &[String],
@@ -139,7 +139,7 @@ pub(in crate::grpc) fn claim_response(
     }
 }
 
-fn idle_out(now: Timestamp, idle: Idle) -> pb::Idle {
+pub(super) fn idle_out(now: Timestamp, idle: Idle) -> pb::Idle {
     let reason = match idle.reason {
         IdleReason::Draining => pb::IdleReason::Draining,
         IdleReason::NoSuchQueue => pb::IdleReason::NoSuchQueue,

@@ -5,6 +5,7 @@
 
 mod admin;
 mod batch;
+mod breaker;
 mod bulk;
 mod check;
 mod claim;
@@ -22,9 +23,13 @@ mod policy;
 mod settle;
 mod stats;
 mod time;
+mod work;
 
 pub(super) use admin::{explain_request, explained, get_job, job_info, list_queues, queues_page};
 pub(super) use batch::{enqueue_batch, settlements};
+pub(super) use breaker::{
+    WhichBreakers, breaker_out, breaker_status, breakers_page, reset_breaker, set_breaker,
+};
 pub(super) use bulk::{Asked, purge, purge_response, requeue, requeue_response};
 pub(super) use check::{Invalid, Violation};
 pub(super) use claim::{claim, claim_response};
@@ -37,6 +42,7 @@ pub(super) use operate::{cancel_job, pause_queue, resume_queue, run_job_now};
 pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
 pub(super) use stats::{get_stats, stats};
 pub(super) use time::{caller_patience, duration_out, timestamp_out};
+pub(super) use work::{SettleTag, work_hello, work_message, work_response};
 
 use crate::domain::{limits::Limits, settings::Settings, time::Timestamp};
 

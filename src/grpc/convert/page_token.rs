@@ -12,6 +12,7 @@ pub(super) enum Kind {
     Queues = 3,
     Jobs = 5,
     DeadLetterStats = 6,
+    Breakers = 7,
 }
 
 /// `kind, checksum of the query, position, checksum of all that`.

@@ -2,6 +2,7 @@
 
 use super::{
     batch::{RefusedSettlements, merge},
+    breaker::breaker_state_out,
     check::{Check, Invalid, Place},
     failure,
     job::dead_reason_out,
@@ -105,7 +106,7 @@ pub(in crate::grpc) fn nacked(attempt: Attempt) -> pb::NackResponse {
         dead_reason: dead_reason.map_or(0, |reason| dead_reason_out(reason).into()),
         rule: attempt.rule,
         explanation: attempt.explanation,
-        queue_breaker: pb::BreakerState::Closed.into(),
+        queue_breaker: breaker_state_out(attempt.breaker).into(),
     }
 }
 
@@ -273,6 +274,7 @@ mod tests {
                 retries_left: 1,
                 counted: true,
                 probe: false,
+                breaker: Default::default(),
                 nacked: true,
                 rule: String::new(),
                 explanation: "why".into(),

@@ -13,8 +13,9 @@ fn queue(name: &str) -> QueueName {
 fn all_refusals() -> Vec<Refusal> {
     let all = vec![
         Refusal::Field { field: "delay".into(), message: "must not be negative".into() },
-        Refusal::JobNotFound { id: "order-17".into() },
+        Refusal::JobNotFound { id: "order-17".into(), searched: None },
         Refusal::QueueNotFound { queue: queue("emails") },
+        Refusal::BreakerNotFound { name: "queue:nowhere".into() },
         Refusal::LeaseLost,
         Refusal::AmbiguousJobId { id: "7".into(), queues: vec![queue("a"), queue("b")] },
         Refusal::NotAdded(Refused::IdTaken),
@@ -29,6 +30,7 @@ fn all_refusals() -> Vec<Refusal> {
             Refusal::Field { .. }
             | Refusal::JobNotFound { .. }
             | Refusal::QueueNotFound { .. }
+            | Refusal::BreakerNotFound { .. }
             | Refusal::LeaseLost
             | Refusal::AmbiguousJobId { .. }
             | Refusal::WrongState { .. }
@@ -50,6 +52,8 @@ fn all_errors() -> Vec<Error> {
         StoreError::DiskLow("120 MiB left".into()),
         StoreError::Overloaded("64 MiB waiting".into()),
         StoreError::OutcomeUnknown("the commit failed".into()),
+        StoreError::MemoryLow("maxmemory is 1 GiB".into()),
+        StoreError::DurabilityNotConfirmed("0 of 1 replicas have it".into()),
     ];
     let refused = all_refusals().into_iter().map(Error::Refused);
     refused.chain(stores.map(Error::Store)).collect()
@@ -87,6 +91,7 @@ fn reasons_and_codes_are_those_of_the_contract() {
         (Code::InvalidArgument, "INVALID_FIELD"),
         (Code::NotFound, "JOB_NOT_FOUND"),
         (Code::NotFound, "QUEUE_NOT_FOUND"),
+        (Code::NotFound, "BREAKER_NOT_FOUND"),
         (Code::FailedPrecondition, "LEASE_LOST"),
         (Code::FailedPrecondition, "AMBIGUOUS_JOB_ID"),
         (Code::AlreadyExists, "KEY_CONFLICT"),
@@ -99,6 +104,8 @@ fn reasons_and_codes_are_those_of_the_contract() {
         (Code::Unavailable, "DISK_LOW"),
         (Code::ResourceExhausted, "OVERLOADED"),
         (Code::Unavailable, "OUTCOME_UNKNOWN"),
+        (Code::Unavailable, "DISK_LOW"),
+        (Code::Unavailable, "DURABILITY_NOT_CONFIRMED"),
     ];
     assert_eq!(got, want.map(|(code, reason)| (code, reason.to_owned())));
 }
@@ -133,15 +140,6 @@ fn an_item_says_whether_trying_again_helps() {
     let conflict = item(&Refusal::NotAdded(Refused::KeyTaken));
     assert!(!conflict.retryable && conflict.retry_after.is_none());
     assert_eq!(conflict.field, "idempotency_key");
-}
-
-#[test]
-fn a_call_of_a_later_version_is_named() {
-    let status = not_implemented("Work");
-    assert_eq!(status.code(), Code::Unimplemented);
-    assert!(status.message().starts_with("Work is not in this version"));
-    let info = status.get_details_error_info().expect("a reason");
-    assert_eq!(info.reason, "NOT_IMPLEMENTED");
 }
 
 #[test]

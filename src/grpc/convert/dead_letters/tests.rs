@@ -38,13 +38,17 @@ fn dead(number: u64, body: usize) -> JobView {
         corrupt: false,
         state: State::Dead,
         ready_at: None,
+        old_place: None,
         progress,
         delivery: None,
         death: Some(death),
+        completed_at: None,
+        result: Default::default(),
         attempts: Vec::new(),
         last_failure: Some(Failure::new("Timeout", "too slow")),
         ahead: None,
         pause: None,
+        breaker: Default::default(),
     }
 }
 
