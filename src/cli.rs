@@ -1,22 +1,36 @@
 //! The command line.
 
+mod audit;
+mod migrate;
+mod teller;
+
 use crate::{
+    bench,
     config::{
-        Config, ConfigError, Durability, Environment, LogFormat, LogLevel, Overrides,
+        Config, ConfigError, Durability, Environment, LogFormat, LogLevel, Overrides, Unread,
         listen_address,
     },
+    env::SystemClock,
     serve,
+    store::{
+        AuditProgress, AuditReport,
+        embedded::{self, OpenError},
+        redis::{self, RedisStore, Unfit},
+    },
 };
 use clap::{
     Args, CommandFactory, Parser, Subcommand,
-    builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser},
+    builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser},
 };
 use std::{
+    fmt::Display,
     io::{self, Write},
     net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
+    sync::Arc,
 };
+use teller::Teller;
 
 /// A durable job queue behind gRPC that decides what happens when a job fails.
 #[derive(Debug, Parser)]
@@ -31,6 +45,18 @@ enum Command {
     /// Run the server; needs no configuration
     #[command(after_help = SERVE_HELP)]
     Serve(Box<ServeArgs>),
+    /// Measure how many jobs a second a server takes through their life
+    #[command(after_help = bench::HELP)]
+    Bench(Box<bench::BenchArgs>),
+    /// The server that does nothing, which `bench --ceiling` compares with
+    #[command(hide = true)]
+    BenchNoop(bench::NoopArgs),
+    /// Check that every job is accounted for and undamaged; changes nothing
+    #[command(after_help = AUDIT_HELP)]
+    Audit(AuditArgs),
+    /// Copy every job with its whole history from one place to another: data directories and Redis
+    #[command(after_help = migrate::HELP)]
+    Migrate(migrate::MigrateArgs),
     /// Work with the configuration file
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -42,6 +68,32 @@ SIGTERM and SIGINT stop the server in peace, a second one at once. SIGHUP reads 
 queues from the file again; a file with a problem changes nothing.
 RUST_LOG, if set, goes over --log-level, for example RUST_LOG=redrive=debug.";
 
+const AUDIT_HELP: &str = "\
+For each queue: enqueued + moved in = completed + purged + cancelled + retention-expired + moved out
++ held. Every job is in exactly one place, counters and indexes agree with what they count and lead
+to, checksums hold, and SQLite's own check finds nothing.
+Servers may run meanwhile. Of a data directory the audit sees one moment; until it ends, the server's
+log file redrive.db-wal grows. In Redis it reads a page at a time, each job in one moment and each
+queue's sum in one; that all queues together add up is only certain while nothing moves between them.
+Exits with 0 if everything adds up, with 1 if something is off or cannot be read.";
+
+#[derive(Debug, Args)]
+struct AuditArgs {
+    /// The configuration file, for where jobs are kept [default: ./redrive.toml, if there is one]
+    #[arg(long, value_name = "FILE", env = "REDRIVE_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+    /// Where jobs are kept [default: ./redrive-data]
+    #[arg(long, value_name = "DIR", env = "REDRIVE_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+    /// Where Redis is, if jobs are kept there: as serve takes it
+    #[arg(long, value_name = "URL", env = "REDRIVE_REDIS", hide_env_values = true)]
+    redis: Vec<Unread>,
+    /// text for people, json for programs
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    #[arg(value_parser = PossibleValuesParser::new(["text", "json"]))]
+    output: String,
+}
+
 #[derive(Debug, Args)]
 struct ServeArgs {
     /// The configuration file [default: ./redrive.toml, if there is one]
@@ -50,6 +102,9 @@ struct ServeArgs {
     /// Where jobs are kept [default: ./redrive-data]
     #[arg(long, value_name = "DIR", env = "REDRIVE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
+    /// Where Redis is, if jobs are kept there: redis://host:6379, or several for a Cluster; see the README
+    #[arg(long, value_name = "URL", env = "REDRIVE_REDIS", hide_env_values = true)]
+    redis: Vec<Unread>,
     /// Where to listen for gRPC; port 0 is any free port [default: 127.0.0.1:7433]
     #[arg(long, value_name = "ADDR", env = "REDRIVE_LISTEN", hide_env_values = true)]
     #[arg(value_parser = listen_address)]
@@ -59,8 +114,10 @@ struct ServeArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     insecure: Option<bool>,
-    /// What is certain when a call is answered [default: fsync]
-    #[arg(long, value_name = "LEVEL", value_parser = durability())]
+    /// What is certain when a call is answered: fsync, or none for experiments (a power cut loses what was
+    /// acknowledged); on Redis primary, replicated(n) or fsync(n) [default: fsync, on Redis primary]
+    #[arg(long, value_name = "LEVEL", env = "REDRIVE_DURABILITY", hide_env_values = true)]
+    #[arg(value_parser = durability)]
     durability: Option<Durability>,
     /// How log lines look: text, json, or auto for text on a terminal and JSON elsewhere [default: auto]
     #[arg(long, value_name = "FORMAT", env = "REDRIVE_LOG_FORMAT", hide_env_values = true)]
@@ -92,13 +149,8 @@ fn words<T: Clone + Send + Sync + 'static>(
         .try_map(move |word| parse(&word).ok_or_else(|| format!("{word:?} is not allowed here")))
 }
 
-fn durability() -> impl TypedValueParser<Value = Durability> {
-    let fsync = PossibleValue::new("fsync").help("the change is on the disk");
-    let none =
-        PossibleValue::new("none").help("for experiments: a power cut loses what was acknowledged");
-    PossibleValuesParser::new([fsync, none]).try_map(|word| {
-        Durability::parse(&word).ok_or_else(|| format!("{word:?} is not allowed here"))
-    })
+pub(crate) fn durability(word: &str) -> Result<Durability, String> {
+    Durability::parse(word).ok_or_else(|| format!("there is {}", Durability::RULE))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +159,16 @@ pub enum Error {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Serve(#[from] serve::Error),
+    #[error(transparent)]
+    Bench(#[from] bench::Error),
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error(transparent)]
+    Migrate(#[from] migrate::Error),
+    #[error("jobs are not kept in {0}: {1}")]
+    Redis(String, Unfit),
+    #[error("the system refuses what the audit needs: {0}")]
+    System(#[from] io::Error),
 }
 
 impl Error {
@@ -115,12 +177,31 @@ impl Error {
         match self {
             Self::Config(_) => ExitCode::from(2),
             Self::Serve(error) if error.is_of_config() => ExitCode::from(2),
-            Self::Serve(_) => ExitCode::FAILURE,
+            Self::Bench(error) if error.is_of_flags() => ExitCode::from(2),
+            Self::Migrate(error) if error.is_of_usage() => ExitCode::from(2),
+            Self::Serve(_)
+            | Self::Store(_)
+            | Self::Bench(_)
+            | Self::Migrate(_)
+            | Self::Redis(..)
+            | Self::System(_) => ExitCode::FAILURE,
         }
     }
 }
 
-pub fn run(cli: Cli) -> Result<(), Error> {
+/// What a command has found wrong. `left_out`: how many more there are.
+fn things_off(found: &[impl Display], left_out: u64) -> String {
+    let mut text = format!("{} things are off:\n", found.len() as u64 + left_out);
+    for thing in found {
+        text += &format!("  {thing}\n");
+    }
+    if left_out > 0 {
+        text += &format!("  and {left_out} more\n");
+    }
+    text
+}
+
+pub fn run(cli: Cli) -> Result<ExitCode, Error> {
     match cli.command {
         Command::Serve(args) => {
             let environment = Environment::read();
@@ -128,15 +209,68 @@ pub fn run(cli: Cli) -> Result<(), Error> {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             let overrides = args.overrides(&environment);
             let config = Config::load(&overrides)?;
-            Ok(serve::run(config, overrides, &environment.warnings(&known))?)
+            serve::run(config, overrides, &environment.warnings(&known))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Bench(args) => {
+            bench::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::BenchNoop(args) => {
+            bench::run_noop(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Audit(args) => run_audit(args),
+        Command::Migrate(args) => {
+            let (text, whole) = migrate::run(&args)?;
+            let _ = io::stdout().lock().write_all(text.as_bytes());
+            Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Config(ConfigCommand::Check { file }) => {
             let config = Config::load(&Overrides { config: file, ..Overrides::default() })?;
             // `| head` may have gone; the answer is in the exit code.
             let _ = io::stdout().lock().write_all(report(&config).as_bytes());
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn run_audit(args: AuditArgs) -> Result<ExitCode, Error> {
+    let AuditArgs { config, data, redis, output } = args;
+    let overrides = Overrides { config, data, redis, ..Overrides::default() };
+    let config = Config::load(&overrides)?;
+    let mut teller = Teller::new("audit");
+    let mut tell = |AuditProgress { step, done, of }: AuditProgress| teller.tell(step, done, of);
+    let (what, report) = match &config.redis {
+        Some(address) => (address.to_string(), audit_redis(address, &mut tell)),
+        None => {
+            let report = embedded::audit(&config.data, &mut tell);
+            (config.data.display().to_string(), report.map_err(Error::from))
+        }
+    };
+    teller.done();
+    let report = report?;
+    let text = match output.as_str() {
+        "json" => audit::json(&report),
+        _ => audit::text(&what, &report),
+    };
+    // `| head` may have gone; the answer is in the exit code.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn audit_redis(
+    address: &redis::Address,
+    tell: &mut (dyn FnMut(AuditProgress) + Send),
+) -> Result<AuditReport, Error> {
+    let options = redis::Options { watch: false, ..redis::Options::new(address.clone()) };
+    let clock = Arc::new(SystemClock::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let store = RedisStore::open(options, clock, Arc::new(migrate::Deaf)).await?;
+        Ok(store.audit(tell).await?)
+    });
+    report.map_err(|unfit| Error::Redis(address.to_string(), unfit))
 }
 
 impl ServeArgs {
@@ -145,6 +279,7 @@ impl ServeArgs {
             config: self.config.clone(),
             listen: self.listen,
             data: self.data.clone(),
+            redis: self.redis.clone(),
             insecure: self.insecure,
             durability: self.durability,
             log_format: self.log_format,
@@ -237,6 +372,19 @@ mod tests {
     }
 
     #[test]
+    fn several_addresses_of_redis_are_gathered() {
+        let given =
+            overrides(&["redrive", "serve", "--redis", "redis://a", "--redis", "redis://b"]);
+        assert_eq!(given.redis, ["redis://a".into(), "redis://b".into()]);
+        assert!(!format!("{given:?}").contains("redis://"));
+        let given = overrides(&["redrive", "serve", "--durability", "replicated(2)"]);
+        assert_eq!(given.durability, Durability::parse("replicated(2)"));
+        let wrong = ["redrive", "serve", "--durability", "quorum"];
+        let error = Cli::try_parse_from(wrong).unwrap_err().to_string();
+        assert!(error.contains("\"replicated(n)\""), "{error}");
+    }
+
+    #[test]
     fn an_address_that_is_none_is_a_usage_error_with_an_example() {
         let error = Cli::try_parse_from(["redrive", "serve", "--listen", "here"]).unwrap_err();
         assert_eq!(error.exit_code(), 2);
@@ -250,10 +398,12 @@ mod tests {
             [
                 "REDRIVE_CONFIG",
                 "REDRIVE_DATA",
+                "REDRIVE_DURABILITY",
                 "REDRIVE_INSECURE",
                 "REDRIVE_LISTEN",
                 "REDRIVE_LOG_FORMAT",
                 "REDRIVE_LOG_LEVEL",
+                "REDRIVE_REDIS",
             ]
         );
     }

@@ -4,7 +4,7 @@ use crate::domain::store_clock::{BootId, Reading};
 use rand::RngExt;
 use std::{
     sync::Mutex,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// The machine's clocks.
@@ -90,6 +90,12 @@ impl Clock for ManualClock {
     fn read(&self) -> Reading {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// For measuring how long something takes.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+pub fn instant() -> Instant {
+    Instant::now()
 }
 
 /// A random number of the system's generator.

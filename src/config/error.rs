@@ -1,5 +1,6 @@
 //! What is wrong with a configuration: where, what, and what would be right.
 
+use super::Durability;
 use std::{
     fmt, io,
     ops::Range,
@@ -12,13 +13,28 @@ pub enum ConfigError {
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{0}")]
     Invalid(Invalid),
+    #[error("--redis (or REDRIVE_REDIS): {0}")]
+    Redis(String),
+    #[error(
+        "jobs are kept in one place: give either --data (or REDRIVE_DATA) or --redis (or REDRIVE_REDIS)"
+    )]
+    TwoPlaces,
+    #[error("the {} has no durability \"{level}\": there is {}", engine(*on_redis), Durability::RULE)]
+    OtherEngine { level: Durability, on_redis: bool },
+}
+
+fn engine(on_redis: bool) -> &'static str {
+    if on_redis { "Redis engine" } else { "embedded store" }
 }
 
 impl ConfigError {
     /// Each problem on a line of its own, for a log.
     pub fn lines(&self) -> Vec<String> {
         match self {
-            Self::Unreadable { .. } => vec![self.to_string()],
+            Self::Unreadable { .. }
+            | Self::Redis(_)
+            | Self::TwoPlaces
+            | Self::OtherEngine { .. } => vec![self.to_string()],
             Self::Invalid(invalid) => invalid.problems.iter().map(Problem::line).collect(),
         }
     }
@@ -84,7 +100,7 @@ impl Problem {
             column: text[line_start..start].chars().count() + 1,
             message: found.message,
             allowed: found.allowed,
-            source: source.into(),
+            source: masked(source),
             width: text[start.min(line_end)..end.min(line_end)].chars().count().max(1),
         }
     }
@@ -111,6 +127,20 @@ impl fmt::Display for Problem {
             None => Ok(()),
         }
     }
+}
+
+/// The line without the passwords of addresses in it, and as wide as it was: it may end up in a log.
+fn masked(line: &str) -> String {
+    let login = line.find("://").map(|at| at + 3);
+    let login = login.and_then(|from| Some(from..from + line[from..].rfind('@')?));
+    let mut secret: Vec<Range<usize>> = login.into_iter().collect();
+    for (at, word) in line.match_indices("password=") {
+        let from = at + word.len();
+        let length = line[from..].find(['&', '"', '\'']).unwrap_or(line.len() - from);
+        secret.push(from..from + length);
+    }
+    let hidden = |at| secret.iter().any(|range| range.contains(&at));
+    line.char_indices().map(|(at, c)| if hidden(at) { '*' } else { c }).collect()
 }
 
 /// The last boundary between characters that is not after `at`.
@@ -167,6 +197,14 @@ mod tests {
             problem(text, 5..11).to_string(),
             "f.toml:1:6: no\n  |\n1 | \tx = [1,\n  | \t    ^^^"
         );
+    }
+
+    #[test]
+    fn a_line_is_shown_without_its_passwords() {
+        let text = "redis = \"redis://ada:pw@h:0?sentinel_password=pw&db=1\"";
+        let shown = problem(text, 8..9).to_string();
+        let line = "\n1 | redis = \"redis://******@h:0?sentinel_password=**&db=1\"\n";
+        assert!(shown.contains(line), "{shown}");
     }
 
     #[test]

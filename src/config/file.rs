@@ -1,15 +1,18 @@
 //! The file as a whole.
 
 use super::{
-    LogFormat, LogLevel,
+    Durability, LogFormat, LogLevel,
     error::{ConfigError, Found, Invalid},
     listen_address, queue,
     section::{Problems, Section},
 };
-use crate::domain::{
-    ids::QueueName,
-    limits::Limits,
-    settings::{QueueSettings, Settings},
+use crate::{
+    domain::{
+        ids::QueueName,
+        limits::Limits,
+        settings::{QueueSettings, Settings},
+    },
+    store::redis::Address,
 };
 use std::{
     collections::HashMap, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
@@ -17,8 +20,16 @@ use std::{
 use toml::de::DeTable;
 
 const KEYS: &[&str] = &["server", "defaults", "queues"];
-const SERVER_KEYS: &[&str] =
-    &["listen", "data", "insecure", "shutdown_timeout", "log_format", "log_level"];
+const SERVER_KEYS: &[&str] = &[
+    "listen",
+    "data",
+    "redis",
+    "durability",
+    "insecure",
+    "shutdown_timeout",
+    "log_format",
+    "log_level",
+];
 const LONGEST_SHUTDOWN: Duration = Duration::from_secs(3_600);
 
 /// What a file says.
@@ -32,6 +43,8 @@ pub(super) struct File {
 pub(super) struct Server {
     pub(super) listen: Option<SocketAddr>,
     pub(super) data: Option<PathBuf>,
+    pub(super) redis: Option<Address>,
+    pub(super) durability: Option<Durability>,
     pub(super) insecure: Option<bool>,
     pub(super) shutdown_timeout: Option<Duration>,
     pub(super) log_format: Option<LogFormat>,
@@ -80,11 +93,22 @@ fn read(root: &Section<'_>) -> File {
 }
 
 fn server(section: &Section<'_>) -> Server {
+    if let (Some(_), Some(at)) = (section.get("data"), section.key_span("redis")) {
+        let message = "redis: jobs are kept in one place: give either data or redis";
+        section.problems().report(at, message);
+    }
     Server {
         listen: section.parsed("listen", "an address in quotes", listen_address),
         data: section.parsed("data", "a directory in quotes", |path| match path {
             "" => Err("must not be empty; write for example \"./redrive-data\"".into()),
             path => Ok(path.into()),
+        }),
+        redis: section
+            .texts("redis", "an address in quotes such as \"redis://127.0.0.1:6379\"")
+            .and_then(|(texts, at)| section.noted("redis", at, Address::parse_all(texts))),
+        durability: section.parsed("durability", "a word in quotes", |word| {
+            Durability::parse(word)
+                .ok_or_else(|| format!("{word:?} is none of {}", Durability::RULE))
         }),
         insecure: section.bool("insecure"),
         shutdown_timeout: section.duration("shutdown_timeout", Duration::ZERO..=LONGEST_SHUTDOWN),

@@ -13,13 +13,14 @@ mod words;
 
 pub use environment::Environment;
 pub use error::{ConfigError, Invalid, Problem};
-pub use words::{Durability, LogFormat, LogLevel};
+pub use words::{Durability, LogFormat, LogLevel, Unread};
 
 use crate::domain::{
     policy::RetryPolicy,
     rules::Then,
-    settings::{BreakerSettings, QueueSettings, Settings},
+    settings::{QueueSettings, Settings},
 };
+use crate::store::redis;
 use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr},
@@ -40,6 +41,8 @@ const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Config {
     pub listen: SocketAddr,
     pub data: PathBuf,
+    /// Jobs are kept there, and not in `data`.
+    pub redis: Option<redis::Address>,
     pub insecure: bool,
     pub durability: Durability,
     pub shutdown_timeout: Duration,
@@ -65,6 +68,7 @@ pub struct Overrides {
     pub config: Option<PathBuf>,
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
+    pub redis: Vec<Unread>,
     pub insecure: Option<bool>,
     pub durability: Option<Durability>,
     pub log_format: Option<LogFormat>,
@@ -95,11 +99,14 @@ impl Config {
             None => file::File::default(),
         };
         let over = overrides.clone();
+        let (data, redis) = place(&over, server.data, server.redis)?;
+        let durability = over.durability.or(server.durability);
         Ok(Self {
             listen: over.listen.or(server.listen).unwrap_or(DEFAULT_LISTEN),
-            data: over.data.or(server.data).unwrap_or_else(|| DEFAULT_DATA.into()),
             insecure: over.insecure.or(server.insecure).unwrap_or(false),
-            durability: over.durability.unwrap_or_default(),
+            durability: level(durability, redis.is_some())?,
+            data,
+            redis,
             shutdown_timeout: server.shutdown_timeout.unwrap_or(DEFAULT_SHUTDOWN_TIMEOUT),
             log: Log {
                 format: over.log_format.or(server.log_format).unwrap_or_default(),
@@ -123,6 +130,8 @@ impl Config {
         [
             ("listen", self.listen != running.listen),
             ("data", self.data != running.data),
+            ("redis", self.redis != running.redis),
+            ("durability", self.durability != running.durability),
             ("insecure", self.insecure != running.insecure),
             ("shutdown_timeout", self.shutdown_timeout != running.shutdown_timeout),
             ("log_format", self.log.format != running.log.format),
@@ -136,6 +145,34 @@ impl Config {
     /// Each queue's policy and those of its rules, in the order of their names; the defaults first.
     pub fn policies(&self) -> Vec<NamedPolicy> {
         policies(&self.settings)
+    }
+}
+
+/// Where jobs are kept: what environment and flags say goes over the file.
+fn place(
+    over: &Overrides,
+    data: Option<PathBuf>,
+    redis: Option<redis::Address>,
+) -> Result<(PathBuf, Option<redis::Address>), ConfigError> {
+    let default = || DEFAULT_DATA.into();
+    match (&over.data, over.redis.as_slice()) {
+        (Some(_), [_, ..]) => Err(ConfigError::TwoPlaces),
+        (Some(data), []) => Ok((data.clone(), None)),
+        (None, []) => Ok((data.unwrap_or_else(default), redis)),
+        (None, texts) => {
+            let address = redis::Address::parse_all(texts.iter().map(|text| text.0.as_str()));
+            Ok((default(), Some(address.map_err(ConfigError::Redis)?)))
+        }
+    }
+}
+
+/// The level asked for, if it is one of the engine's.
+fn level(asked: Option<Durability>, on_redis: bool) -> Result<Durability, ConfigError> {
+    match asked {
+        None if on_redis => Ok(Durability::Redis(redis::Durability::default())),
+        None => Ok(Durability::Fsync),
+        Some(level) if level.is_of_redis() == on_redis => Ok(level),
+        Some(level) => Err(ConfigError::OtherEngine { level, on_redis }),
     }
 }
 
@@ -193,28 +230,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
         let warnings = named.policy.warnings();
         warnings.into_iter().map(move |warning| format!("{place}: {warning}"))
     };
-    let of_policies = policies(settings).into_iter().flat_map(of_policy);
-    of_policies.chain(without_effect(settings)).collect()
-}
-
-/// What is read and checked, but does nothing yet: nobody should rely on it.
-fn without_effect(settings: &Settings) -> Vec<String> {
-    let queues = settings.queues.iter().map(|(name, queue)| (format!("[queues.{name}]"), queue));
-    let mut all: Vec<_> =
-        std::iter::once(("[defaults]".to_owned(), &settings.defaults)).chain(queues).collect();
-    all.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let mut warnings = Vec::new();
-    for (place, queue) in all {
-        let set = [
-            ("breaker", queue.breaker != BreakerSettings::default()),
-            ("dead_letters.breaker", queue.dead_letters.breaker != BreakerSettings::default()),
-            ("completed_retention", queue.completed_retention.is_some()),
-        ];
-        for (key, _) in set.iter().filter(|(_, set)| *set) {
-            warnings.push(format!("{place}: {key} has no effect in this version"));
-        }
-    }
-    warnings
+    policies(settings).into_iter().flat_map(of_policy).collect()
 }
 
 /// Reads `127.0.0.1:7433` or `[::1]:7433`.

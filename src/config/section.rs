@@ -116,6 +116,14 @@ impl<'a> Section<'a> {
         Some(self.read(key, "text in quotes", DeValue::as_str)?.0)
     }
 
+    /// Text, or a list of texts.
+    pub(super) fn texts(&self, key: &str, expected: &str) -> Option<(Vec<&'a str>, Span)> {
+        self.read(key, expected, |value| match value {
+            DeValue::Array(items) => items.iter().map(|item| item.get_ref().as_str()).collect(),
+            value => value.as_str().map(|text| vec![text]),
+        })
+    }
+
     /// Text that `parse` must accept; its error says what is wrong.
     pub(super) fn parsed<T>(
         &self,

@@ -1,5 +1,24 @@
 //! Settings that are one of a few words.
 
+use crate::store::redis::Durability as RedisDurability;
+use std::fmt;
+
+/// An address as it was given. It may hold a password, so nobody gets to see it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Unread(pub String);
+
+impl From<&str> for Unread {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(not shown)")
+    }
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -59,31 +78,39 @@ impl LogLevel {
     }
 }
 
-/// What is certain when a call is answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is certain when a call is answered. Each engine has its own levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The change is on the disk.
-    #[default]
+    /// Embedded: the change is on the disk.
     Fsync,
-    /// The change is with the operating system: a power cut loses what was acknowledged.
+    /// Embedded: the change is with the operating system: a power cut loses what was acknowledged.
     None,
+    Redis(RedisDurability),
 }
 
 impl Durability {
-    pub const WORDS: [&str; 2] = ["fsync", "none"];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fsync => "fsync",
-            Self::None => "none",
-        }
-    }
+    pub const RULE: &str = "\"fsync\" or \"none\" for the embedded store, and for Redis \"primary\", \
+                            \"replicated(n)\" or \"fsync(n)\", n being a number of replicas";
 
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "fsync" => Some(Self::Fsync),
             "none" => Some(Self::None),
-            _ => None,
+            level => RedisDurability::parse(level).map(Self::Redis),
+        }
+    }
+
+    pub fn is_of_redis(self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fsync => f.write_str("fsync"),
+            Self::None => f.write_str("none"),
+            Self::Redis(level) => level.fmt(f),
         }
     }
 }

@@ -14,7 +14,10 @@ pub(super) struct Banner<'a> {
     pub(super) version: &'a str,
     /// Where it listens in fact, also when port 0 was asked for.
     pub(super) address: SocketAddr,
-    pub(super) data: PathBuf,
+    /// Where jobs are kept.
+    pub(super) place: String,
+    /// What was found there, by labels.
+    pub(super) found: &'a [(&'static str, String)],
     pub(super) durability: Durability,
     pub(super) source: Option<PathBuf>,
     /// The file was named, not just found.
@@ -28,11 +31,20 @@ pub(super) struct Banner<'a> {
 const QUEUES_MAX: usize = 20;
 
 impl<'a> Banner<'a> {
-    pub(super) fn new(config: &'a Config, named: bool, address: SocketAddr) -> Self {
+    pub(super) fn new(
+        config: &'a Config,
+        named: bool,
+        address: SocketAddr,
+        found: &'a [(&'static str, String)],
+    ) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             address,
-            data: absolute(&config.data),
+            place: match &config.redis {
+                None => absolute(&config.data).display().to_string(),
+                Some(address) => address.to_string(),
+            },
+            found,
             durability: config.durability,
             source: config.source.as_deref().map(absolute),
             named,
@@ -53,14 +65,18 @@ impl<'a> Banner<'a> {
         if !self.address.ip().to_canonical().is_loopback() {
             line("access", "open: everybody who reaches this address may do everything");
         }
-        line("data", &self.data.display().to_string());
+        line("data", &self.place);
+        for (label, value) in self.found {
+            line(label, value);
+        }
         line(
             "durability",
-            match self.durability {
-                Durability::Fsync => "fsync: what is answered is on the disk",
+            &match self.durability {
+                Durability::Fsync => "fsync: what is answered is on the disk".to_owned(),
                 Durability::None => {
-                    "none: for experiments, a power cut loses what was acknowledged"
+                    "none: for experiments, a power cut loses what was acknowledged".to_owned()
                 }
+                Durability::Redis(level) => level.to_string(),
             },
         );
         line("config", &self.config());
@@ -110,7 +126,8 @@ mod tests {
         Banner {
             version: "1.2.3",
             address: address.parse().unwrap(),
-            data: "/srv/redrive-data".into(),
+            place: "/srv/redrive-data".into(),
+            found: &[],
             durability,
             source: source.map(PathBuf::from),
             named,
@@ -161,7 +178,8 @@ Try it, in another terminal:
         let banner = |count| Banner {
             version: "1",
             address: "127.0.0.1:1".parse().unwrap(),
-            data: "/d".into(),
+            place: "/d".into(),
+            found: &[],
             durability: Durability::Fsync,
             source: None,
             named: false,

@@ -8,15 +8,35 @@ use crate::{
     store::{
         Store,
         embedded::{Embedded, OpenError, Options},
+        redis::{self, RedisStore, Unfit},
     },
 };
 use std::{future::Future, sync::Arc};
 use tokio::net::TcpListener;
 
-pub(super) fn open_store(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embedded, OpenError> {
+pub(super) fn open_embedded(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embedded, OpenError> {
     let options =
         Options { sync: config.durability == Durability::Fsync, ..Options::new(&config.data) };
     Embedded::open(options, Arc::new(SystemClock::new()), wakeups)
+}
+
+pub(super) async fn open_redis(
+    config: &Config,
+    address: redis::Address,
+    wakeups: Arc<Wakeups>,
+) -> Result<RedisStore, Unfit> {
+    let mut options = redis::Options::new(address);
+    options.server = format!("{} on {}", config.listen, machine());
+    if let Durability::Redis(level) = config.durability {
+        options.connection.durability = level;
+    }
+    RedisStore::open(options, Arc::new(SystemClock::new()), wakeups).await
+}
+
+/// What the other servers know this machine by.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "an unnamed machine".to_owned(), |name| name.trim().to_owned())
 }
 
 /// Half of the file descriptors that the system allows: the store and its readers need some, too.
@@ -34,11 +54,11 @@ pub(super) async fn serve_grpc<S: Store>(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), String> {
     let facts = ServerFacts {
-        durability: config.durability.as_str().into(),
+        engine: if config.redis.is_some() { "redis" } else { "embedded" }.into(),
+        durability: config.durability.to_string(),
         warnings: config.warnings,
         shutdown_within: config.shutdown_timeout,
         connections_max: connections_max(),
-        ..ServerFacts::default()
     };
     grpc::serve(broker, listener, facts, stop).await.map_err(|error| error.to_string())
 }

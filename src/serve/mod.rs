@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Exposed, Overrides},
     domain::limits::Limits,
     env,
-    store::{Store, embedded::OpenError},
+    store::{Store, embedded::OpenError, redis::Unfit},
 };
 use std::{
     io::{self, Write},
@@ -32,6 +32,8 @@ pub enum Error {
     LogFilter { directives: String, why: String },
     #[error("{0}")]
     Listen(String),
+    #[error("jobs cannot be kept in Redis: {0}")]
+    Redis(#[from] Unfit),
     #[error(transparent)]
     Store(#[from] OpenError),
     #[error("the server has stopped by itself: {0}")]
@@ -62,10 +64,25 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     // Before the store: a second server by mistake ends here and touches nothing.
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
     let wakeups = Arc::new(Wakeups::default());
-    let store = engine::open_store(&config, wakeups.clone())?;
-    let broker =
-        Broker::new(store, wakeups, config.settings.clone(), Limits::default(), env::random);
-    serve(broker, listener, config, overrides).await
+    match config.redis.clone() {
+        None => {
+            let store = engine::open_embedded(&config, wakeups.clone())?;
+            serve(broker(store, wakeups, &config), listener, config, overrides, &[]).await
+        }
+        Some(address) => {
+            let store = engine::open_redis(&config, address, wakeups.clone()).await?;
+            let found = store.found().clone();
+            for warning in &found.warnings {
+                tracing::warn!("{warning}");
+            }
+            let broker = broker(store, wakeups, &config);
+            serve(broker, listener, config, overrides, &found.lines).await
+        }
+    }
+}
+
+fn broker<S: Store>(store: S, wakeups: Arc<Wakeups>, config: &Config) -> Arc<Broker<S>> {
+    Broker::new(store, wakeups, config.settings.clone(), Limits::default(), env::random)
 }
 
 async fn serve<S: Store>(
@@ -73,12 +90,13 @@ async fn serve<S: Store>(
     listener: TcpListener,
     config: Config,
     overrides: Overrides,
+    found: &[(&'static str, String)],
 ) -> Result<(), Error> {
     // Before anybody is told that the server runs.
     let mut signals = stop::Signals::new()?;
     let hangup = signal(SignalKind::hangup())?;
     let address = listener.local_addr()?;
-    let banner = banner::Banner::new(&config, overrides.config.is_some(), address).text();
+    let banner = banner::Banner::new(&config, overrides.config.is_some(), address, found).text();
     let timeout = config.shutdown_timeout;
 
     let sweeper = tokio::spawn(broker.clone().run_sweeper());

@@ -39,8 +39,7 @@ fn the_example_means_what_it_says() {
     assert_eq!(config.listen, "127.0.0.1:7433".parse().unwrap());
     assert_eq!(config.data, Path::new("./redrive-data"));
     assert_eq!(config.source.as_deref(), Some(Path::new(FILE)));
-    let without_effect = ["[queues.payments]: completed_retention has no effect in this version"];
-    assert_eq!(config.warnings, without_effect);
+    assert_eq!(config.warnings, [""; 0]);
 
     let defaults = &config.settings.defaults;
     assert_eq!(defaults.policy, Preset::Standard.policy());

@@ -111,3 +111,58 @@ fn keys_of_the_server_that_changed_are_named() {
     let queues_only = parse("[defaults]\npolicy = \"patient\"").unwrap();
     assert_eq!(queues_only.restart_keys(&running), [""; 0]);
 }
+
+fn redis(text: &str) -> Vec<Unread> {
+    vec![text.into()]
+}
+
+#[test]
+fn jobs_are_kept_in_one_place_and_the_nearest_word_says_where() {
+    let file = |text: &str| parse(&format!("[server]\n{text}")).unwrap();
+    let from_file = file("redis = \"redis://a:1\"");
+    assert_eq!(from_file.redis.unwrap().to_string(), "redis://a:1");
+    assert_eq!(from_file.durability.to_string(), "primary");
+    let listed = file("redis = [\"redis://a:1\", \"redis://b:2\"]\ndurability = \"fsync(1)\"");
+    assert_eq!(listed.redis.unwrap().to_string(), "redis://a:1,b:2");
+    assert_eq!(listed.durability.to_string(), "fsync(1)");
+
+    let text = "[server]\nredis = \"redis://a:1\"";
+    let over = |overrides: Overrides| Config::resolve(&overrides, Some((Path::new(FILE), text)));
+    let data = over(Overrides { data: Some("/d".into()), ..Overrides::default() }).unwrap();
+    assert_eq!((data.data.as_path(), data.redis), (Path::new("/d"), None));
+    assert_eq!(data.durability, Durability::Fsync);
+    let other = over(Overrides { redis: redis("redis://b"), ..Overrides::default() }).unwrap();
+    assert_eq!(other.redis.unwrap().to_string(), "redis://b:6379");
+}
+
+#[test]
+fn two_places_for_jobs_are_refused() {
+    let both =
+        Overrides { data: Some("/d".into()), redis: redis("redis://a"), ..Overrides::default() };
+    assert!(matches!(Config::resolve(&both, None), Err(ConfigError::TwoPlaces)));
+    let error = parse("[server]\ndata = \"d\"\nredis = \"redis://a\"").unwrap_err();
+    assert_eq!(
+        error.lines(),
+        ["redrive.toml:3:1: redis: jobs are kept in one place: give either data or redis"]
+    );
+}
+
+#[test]
+fn an_address_of_redis_that_is_none_is_refused_without_its_password() {
+    let flag = Overrides { redis: redis("redis://:hunter2@h:0"), ..Overrides::default() };
+    let error = Config::resolve(&flag, None).unwrap_err();
+    assert!(error.to_string().starts_with("--redis (or REDRIVE_REDIS): \"0\" is not a port"));
+    let error = parse("[server]\nredis = \"redis://:hunter2@h:0\"").unwrap_err().to_string();
+    assert!(error.contains("redrive.toml:2:9: redis: \"0\" is not a port"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn a_durability_of_the_other_engine_is_refused() {
+    let error = parse("[server]\ndurability = \"primary\"").unwrap_err().to_string();
+    assert!(error.starts_with("the embedded store has no durability \"primary\""), "{error}");
+    let error = parse("[server]\nredis = \"redis://a\"\ndurability = \"none\"").unwrap_err();
+    assert!(error.to_string().starts_with("the Redis engine has no durability \"none\""));
+    let error = parse("[server]\ndurability = \"much\"").unwrap_err().to_string();
+    assert!(error.contains("durability: \"much\" is none of \"fsync\""), "{error}");
+}

@@ -1,0 +1,33 @@
+// asynq on Redis: each task enqueued by its own call, worked off by one server with many goroutines.
+package main
+
+import (
+	"context"
+
+	"github.com/hibiken/asynq"
+	"redrive/bench/peers/measure"
+)
+
+const (
+	producers = 32
+	workers   = 64
+)
+
+func main() {
+	run := measure.Start(2000)
+	redis := asynq.RedisClientOpt{Addr: run.Address, PoolSize: producers + workers}
+	client := asynq.NewClient(redis)
+	server := asynq.NewServer(redis, asynq.Config{Concurrency: workers, LogLevel: asynq.ErrorLevel})
+	// asynq acknowledges after the handler has returned, out of our sight; the last few are on their way when the clock stops.
+	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		run.Done()
+		return nil
+	})
+	measure.Must(server.Start(handler))
+	task := asynq.NewTask("bench", measure.Body)
+	run.Begin(producers, func(int) error {
+		_, err := client.Enqueue(task)
+		return err
+	})
+	run.Report()
+}

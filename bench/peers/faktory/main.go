@@ -1,0 +1,110 @@
+// Faktory: PUSH, FETCH and ACK of its own protocol, one call at a time on each of many connections.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"redrive/bench/peers/measure"
+)
+
+const callers = 32
+
+type conn struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func dial(address, worker string) *conn {
+	socket, err := net.Dial("tcp", address)
+	measure.Must(err)
+	c := &conn{socket, bufio.NewReader(socket)}
+	_, err = c.answer() // HI
+	measure.Must(err)
+	hello := `{"v":2}`
+	if worker != "" {
+		hello = fmt.Sprintf(`{"v":2,"hostname":"bench","wid":%q,"pid":1,"labels":[]}`, worker)
+	}
+	_, err = c.call("HELLO " + hello)
+	measure.Must(err)
+	return c
+}
+
+func (c *conn) call(line string) (string, error) {
+	if _, err := fmt.Fprintf(c, "%s\r\n", line); err != nil {
+		return "", err
+	}
+	return c.answer()
+}
+
+// answer reads a reply in the notation of Redis.
+func (c *conn) answer() (string, error) {
+	line, err := c.in.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if line == "" {
+		return "", fmt.Errorf("an empty answer")
+	}
+	switch line[0] {
+	case '+':
+		return line[1:], nil
+	case '$':
+		size, err := strconv.Atoi(line[1:])
+		if err != nil || size < 0 {
+			return "", err
+		}
+		bytes := make([]byte, size+2)
+		for read := 0; read < len(bytes); {
+			n, err := c.in.Read(bytes[read:])
+			if err != nil {
+				return "", err
+			}
+			read += n
+		}
+		return string(bytes[:size]), nil
+	default:
+		return "", fmt.Errorf("faktory said %q", line)
+	}
+}
+
+func main() {
+	run := measure.Start(1000)
+	producers := make([]*conn, callers)
+	for i := range producers {
+		producers[i] = dial(run.Address, "")
+	}
+	for i := range callers {
+		c := dial(run.Address, fmt.Sprintf("worker-%d", i))
+		go func() {
+			for {
+				text, err := c.call("FETCH default")
+				measure.Must(err)
+				if text == "" {
+					continue
+				}
+				var job struct {
+					Jid string `json:"jid"`
+				}
+				measure.Must(json.Unmarshal([]byte(text), &job))
+				_, err = c.call(fmt.Sprintf(`ACK {"jid":%q}`, job.Jid))
+				measure.Must(err)
+				run.Done()
+			}
+		}()
+	}
+	var made atomic.Int64
+	body := strings.Repeat("x", len(measure.Body))
+	run.Begin(callers, func(number int) error {
+		job := fmt.Sprintf(`{"jid":"bench-%012d","jobtype":"bench","args":[%q],"queue":"default"}`, made.Add(1), body)
+		_, err := producers[number].call("PUSH " + job)
+		return err
+	})
+	run.Report()
+}

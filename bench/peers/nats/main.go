@@ -1,0 +1,56 @@
+// NATS JetStream: a work queue in files, publishes that are acknowledged, explicit acks.
+package main
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"redrive/bench/peers/measure"
+)
+
+const (
+	producers = 4
+	consumers = 4
+	// Publishes of one producer whose acknowledgement is outstanding.
+	window = 256
+)
+
+func main() {
+	run := measure.Start(producers * window * 4)
+	ctx := context.Background()
+	open := func() jetstream.JetStream {
+		conn, err := nats.Connect(run.Address)
+		measure.Must(err)
+		stream, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(window))
+		measure.Must(err)
+		return stream
+	}
+	stream, err := open().CreateStream(ctx, jetstream.StreamConfig{
+		Name: "bench", Subjects: []string{"bench"},
+		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage,
+	})
+	measure.Must(err)
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: "bench", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 10000,
+	})
+	measure.Must(err)
+	for range consumers {
+		own, err := open().Consumer(ctx, "bench", consumer.CachedInfo().Name)
+		measure.Must(err)
+		_, err = own.Consume(func(message jetstream.Msg) {
+			measure.Must(message.Ack())
+			run.Done()
+		})
+		measure.Must(err)
+	}
+	streams := make([]jetstream.JetStream, producers)
+	for i := range streams {
+		streams[i] = open()
+	}
+	run.Begin(producers, func(number int) error {
+		_, err := streams[number].PublishAsync("bench", measure.Body)
+		return err
+	})
+	run.Report()
+}
