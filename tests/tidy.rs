@@ -92,9 +92,16 @@ fn the_broker_knows_the_contract_and_no_engine() {
 }
 
 #[test]
+fn the_load_generator_is_a_client_like_any_other() {
+    let words = ["crate::broker", "crate::store", "crate::serve", "rusqlite"];
+    assert_absent("src/bench", &words);
+}
+
+#[test]
 fn clocks_and_chance_are_read_in_one_place() {
-    for folder in ["src/domain", "src/store", "src/broker", "src/grpc", "src/config", "src/serve"] {
-        assert_absent(folder, &["SystemTime::now", "Instant::now", "rand::rng", "rand::random"]);
+    let folders = ["domain", "store", "broker", "grpc", "config", "serve", "bench"];
+    for folder in folders.map(|name| format!("src/{name}")) {
+        assert_absent(&folder, &["SystemTime::now", "Instant::now", "rand::rng", "rand::random"]);
     }
 }
 

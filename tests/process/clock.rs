@@ -3,14 +3,14 @@
 use crate::{
     requests::{ack, claim, job, seconds},
     server::{Launch, Server, config_file, scratch},
+    wall_clock::WallClock,
 };
 use prost_types::Timestamp;
 use redrive::grpc::pb::{
     ClaimRequest, EnqueueRequest, Failure, GetJobRequest, Job, JobState, NackKind, NackRequest,
 };
 use std::{
-    fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,44 +29,8 @@ breaker = { disabled = true }
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 
-fn libfaketime() -> PathBuf {
-    let folders = fs::read_dir("/usr/lib").expect("/usr/lib").flatten();
-    folders
-        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
-        .find(|path| path.exists())
-        .expect("libfaketime is not there: script/test installs it")
-}
-
-/// The wall clock of one server. Other clocks go on as they are.
-struct WallClock {
-    file: PathBuf,
-}
-
-impl WallClock {
-    fn in_folder(folder: &Path) -> Self {
-        let clock = Self { file: folder.join("offset") };
-        clock.set(0);
-        clock
-    }
-
-    /// So many seconds from the real time.
-    fn set(&self, offset: i64) {
-        let new = self.file.with_extension("new");
-        fs::write(&new, format!("{offset:+}\n")).unwrap();
-        fs::rename(new, &self.file).unwrap();
-    }
-
-    fn start(&self, data: &Path, config: &Path) -> Server {
-        Launch::on(data)
-            .arg("--config")
-            .arg(config)
-            .env("LD_PRELOAD", libfaketime())
-            .env("FAKETIME_TIMESTAMP_FILE", &self.file)
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("DONT_FAKE_MONOTONIC", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-            .start()
-    }
+fn start(clock: &WallClock, data: &Path, config: &Path) -> Server {
+    clock.of(Launch::on(data).arg("--config").arg(config)).start()
 }
 
 /// Asks for the time over and over, and sees that it never goes back.
@@ -139,7 +103,7 @@ async fn nothing_is_early_late_or_ended(jump: i64, over_a_restart: bool) {
     let place = scratch();
     let (data, config) = (place.path().join("data"), config_file(place.path(), CONFIG));
     let clock = WallClock::in_folder(place.path());
-    let mut server = clock.start(&data, &config);
+    let mut server = start(&clock, &data, &config);
     let mut queue = server.queue().await;
     for id in ["a-retried", "b-leased", "c-logged"] {
         let job = EnqueueRequest { job_id: id.into(), ..job("q") };
@@ -161,7 +125,7 @@ async fn nothing_is_early_late_or_ended(jump: i64, over_a_restart: bool) {
         let last = watcher.last().await;
         server.kill();
         clock.set(jump);
-        server = clock.start(&data, &config);
+        server = start(&clock, &data, &config);
         watcher = Watcher::on(&server, last).await;
         queue = server.queue().await;
     } else {

@@ -6,17 +6,24 @@
 // Elapsed time is what some of these tests are about; and their helpers fail the way tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+mod audit;
+mod bench;
 mod clock;
 mod gone_callers;
 mod kill;
 mod ledger;
 mod load;
+mod migrate;
 mod power_cut;
 mod power_cut_image;
 mod requests;
 mod server;
+#[path = "../redis/servers/mod.rs"]
+mod servers;
 mod shim;
 mod shutdown;
 mod sick_disk;
 mod start_up;
+mod states;
 mod tap;
+mod wall_clock;

@@ -7,7 +7,6 @@ use crate::{
 use redrive::{domain::limits::Limits, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
-use tonic_types::StatusExt;
 
 #[tokio::test]
 async fn a_claim_names_its_queues() {
@@ -73,26 +72,6 @@ async fn wishes_over_a_limit_are_cut_not_refused() {
     // Nobody stays an hour: the answer comes when the limit is over.
     let answer = tokio::time::timeout(Duration::from_secs(20), server.claim(greedy)).await;
     assert!(answer.expect("cut to the limit").unwrap().jobs.is_empty());
-}
-
-#[tokio::test]
-async fn calls_of_a_later_version_name_themselves() {
-    let scene = Scene::set().await;
-    let (mut queue, mut admin) = (scene.server.queue(), scene.server.admin());
-    let refused = [
-        ("Work", queue.work(tokio_stream::empty()).await.err()),
-        ("BreakerStatus", queue.breaker_status(pb::BreakerStatusRequest::default()).await.err()),
-        ("SetBreaker", admin.set_breaker(pb::SetBreakerRequest::default()).await.err()),
-        ("ResetBreaker", admin.reset_breaker(pb::ResetBreakerRequest::default()).await.err()),
-    ];
-    for (call, status) in refused {
-        let status = status.expect(call);
-        crate::scene::assert_refused(&status, Code::Unimplemented, "NOT_IMPLEMENTED", &[]);
-        assert!(status.message().contains(call), "{}", status.message());
-        let details = status.get_error_details();
-        assert_eq!(details.error_info().unwrap().metadata["call"], call);
-    }
-    scene.still_works().await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Who gets which job, in which order, how many, and why none.
 
-use crate::server::{Server, claim, claim_of, error, job, job_of, long, millis, nack, time};
+use crate::server::{
+    Server, claim, claim_of, error, job, job_of, long, millis, nack, steady, time, unguarded,
+};
 use redrive::grpc::pb;
 use std::time::Duration;
 
@@ -107,7 +109,7 @@ async fn replies_are_bounded_but_one_job_always_comes() {
 async fn a_claim_fits_into_a_reply_whatever_the_jobs_bring_along() {
     use prost::Message;
     use prost_types::{ListValue, Struct, Value, value::Kind};
-    let server = Server::start().await;
+    let server = Server::with(unguarded(steady(Duration::from_secs(10)))).await;
     let jobs = vec![job("q"); 80];
     server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
     let everything = pb::ClaimRequest { max_jobs: 1_000, ..claim("q") };

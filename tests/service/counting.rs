@@ -2,15 +2,17 @@
 
 use redrive::{
     domain::{
+        breaker::BreakerName,
         ids::{JobId, QueueName},
         job::NewJob,
         time::Timestamp,
     },
     store::{
-        Ask, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
-        DeadLetterQuery, Enqueued, Health, JobPage, JobQuery, JobRefused, JobView, NewPause,
-        PauseRefused, Purge, PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused,
-        Requeued, Settled, Settlements, Stats, Store, StoreError, Sweep, Swept, Unanswered,
+        Ask, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery,
+        DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued, Health, JobPage, JobQuery,
+        JobRefused, JobView, NewPause, Newcomers, Purge, PurgeRefused, Purged, QueueRefused,
+        QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, Store,
+        StoreError, Sweep, Swept, TakenIn, Unanswered,
     },
 };
 use tokio::sync::watch;
@@ -109,8 +111,25 @@ impl<S: Store> Store for Counting<S> {
         ask: Ask,
         queue: QueueName,
         pause: Option<NewPause>,
-    ) -> Result<Result<(), PauseRefused>, StoreError> {
+    ) -> Result<Result<(), QueueRefused>, StoreError> {
         self.inner.pause(ask, queue, pause).await
+    }
+
+    async fn breakers(
+        &self,
+        ask: Ask,
+        queues: Vec<QueueName>,
+    ) -> Result<Vec<BreakerViews>, StoreError> {
+        self.inner.breakers(ask, queues).await
+    }
+
+    async fn set_breaker(
+        &self,
+        ask: Ask,
+        name: BreakerName,
+        order: BreakerOrder,
+    ) -> Result<Result<BreakerView, QueueRefused>, StoreError> {
+        self.inner.set_breaker(ask, name, order).await
     }
 
     async fn cancel(
@@ -137,8 +156,24 @@ impl<S: Store> Store for Counting<S> {
         self.inner.stats(queue).await
     }
 
+    async fn take_in(
+        &self,
+        ask: Ask,
+        newcomers: Newcomers,
+    ) -> Result<Result<Vec<TakenIn>, Refused>, StoreError> {
+        self.inner.take_in(ask, newcomers).await
+    }
+
     fn health(&self) -> Health {
         self.inner.health()
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.inner.notices()
+    }
+
+    fn outages(&self) -> u64 {
+        self.inner.outages()
     }
 
     async fn close(&self) {

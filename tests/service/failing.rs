@@ -2,6 +2,7 @@
 
 use crate::server::{
     Server, Setup, at, claim, error, inner, job, job_of, long, millis, nack, steady, time,
+    unguarded,
 };
 use redrive::{
     domain::{
@@ -66,7 +67,7 @@ async fn a_job_that_always_fails_is_tried_four_times_and_dies() {
 #[tokio::test]
 async fn the_delays_chosen_are_those_that_explain_policy_shows() {
     use pb::{BackoffStrategy as Strategy, Jitter};
-    let server = Server::start().await;
+    let server = Server::with(unguarded(Default::default())).await;
     let strategies = [
         Strategy::Exponential,
         Strategy::Linear,

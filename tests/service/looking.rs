@@ -30,7 +30,11 @@ async fn a_job_that_is_not_running_says_why() {
         assert_eq!(info.run_at.is_some(), state == pb::JobState::Scheduled);
     }
     let running = server.get_job("running").await.unwrap();
-    assert_eq!((running.state(), running.waiting_because.as_str()), (pb::JobState::Leased, ""));
+    assert_eq!(running.state(), pb::JobState::Leased);
+    assert_eq!(
+        running.waiting_because,
+        "it is leased to a worker without a name until 2027-01-15T08:00:30Z"
+    );
 }
 
 #[tokio::test]

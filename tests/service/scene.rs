@@ -1,10 +1,13 @@
 //! A server with one job in every state, on which bad calls must leave no mark.
 
-use crate::server::{Server, error, job_of, time};
-use redrive::grpc::pb;
-use std::{fmt::Debug, future::Future};
+use crate::server::{Server, Setup, error, job_of, steady, time};
+use redrive::{domain::settings::QueueSettings, grpc::pb};
+use std::{fmt::Debug, future::Future, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
+
+/// For how long queue `q` keeps a job that is done.
+pub(crate) const KEPT: Duration = Duration::from_secs(3_600);
 
 pub(crate) struct Scene {
     pub(crate) server: Server,
@@ -20,10 +23,15 @@ struct Seen {
 }
 
 impl Scene {
-    /// Queue `q` has the jobs `dead`, `running`, `waiting` and `later`.
+    /// Queue `q` has the jobs `dead`, `done`, `running`, `waiting` and `later`.
     pub(crate) async fn set() -> Self {
-        let server = Server::start().await;
+        let defaults = steady(Duration::from_secs(10));
+        let keeps = QueueSettings { completed_retention: Some(KEPT), ..defaults.clone() };
+        let queues = vec![("q", keeps)];
+        let server = Server::with(Setup { defaults, queues, ..Setup::default() }).await;
         server.bury("q", "dead", error("E")).await;
+        server.enqueue(job_of("q", "done")).await.unwrap();
+        server.ack(&server.take("q").await.lease).await.unwrap();
         server.enqueue(job_of("q", "running")).await.unwrap();
         let lease = server.take("q").await.lease;
         server.enqueue(job_of("q", "waiting")).await.unwrap();
@@ -34,7 +42,7 @@ impl Scene {
 
     async fn look(&self) -> Seen {
         let mut jobs = Vec::new();
-        for id in ["dead", "running", "waiting", "later"] {
+        for id in ["dead", "done", "running", "waiting", "later"] {
             jobs.push(self.server.get_job_in(id, "q").await.unwrap());
         }
         let queues = self.server.list_queues().await;
@@ -54,6 +62,14 @@ impl Scene {
         assert_refused(&status, code, reason, fields);
         assert_eq!(self.look().await, before, "{status:?} left a mark");
         status
+    }
+
+    /// The call is carried out, and there was nothing to do.
+    pub(crate) async fn unmoved<T>(&self, call: impl Future<Output = Result<T, Status>>) -> T {
+        let before = self.look().await;
+        let done = call.await.unwrap();
+        assert_eq!(self.look().await, before, "it left a mark");
+        done
     }
 
     /// As `refuses`, for what is most often wrong.

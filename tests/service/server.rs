@@ -3,6 +3,7 @@
 use crate::counting::Counting;
 use redrive::{
     broker::{Broker, Wakeups},
+    config::{Config, Overrides},
     domain::{
         ids::QueueName,
         limits::Limits,
@@ -19,11 +20,11 @@ use redrive::{
         },
     },
     store::{
-        Sweep,
+        Store, Sweep,
         embedded::{Embedded, Options},
     },
 };
-use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tonic::{
@@ -47,8 +48,12 @@ pub(crate) struct Server {
     pub(crate) channel: Channel,
     pub(crate) address: SocketAddr,
     pub(crate) broker: Arc<Broker<Counting<Embedded>>>,
-    clock: Arc<ManualClock>,
-    _directory: TempDir,
+    pub(crate) clock: Arc<ManualClock>,
+    directory: TempDir,
+}
+
+fn standing_still() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Duration::from_secs(1_800_000_000)))
 }
 
 /// The same delay before each of three retries, no chance in it.
@@ -64,6 +69,12 @@ pub(crate) fn steady(delay: Duration) -> QueueSettings {
     }
 }
 
+/// Nothing but the policy decides: no breaker opens.
+pub(crate) fn unguarded(mut queue: QueueSettings) -> Setup {
+    queue.breaker.disabled = true;
+    Setup { defaults: queue, ..Setup::default() }
+}
+
 impl Server {
     /// Every queue retries three times, ten seconds apart. Time stands still.
     pub(crate) async fn start() -> Self {
@@ -71,35 +82,63 @@ impl Server {
     }
 
     pub(crate) async fn with(setup: Setup) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_800_000_000)));
-        let machine: Arc<dyn Clock> = match setup.real_time {
-            true => Arc::new(SystemClock::new()),
-            false => clock.clone(),
-        };
-        let wakeups = Arc::new(Wakeups::default());
-        let options = Options {
-            // A power cut is the business of other tests.
-            sync: false,
-            max_queues: setup.limits.queues,
-            ..Options::new(directory.path())
-        };
-        let store = Embedded::open(options, machine, wakeups.clone()).unwrap();
         let name = |name: &str| QueueName::parse(name).unwrap();
         let queues = setup.queues.into_iter();
         let settings = Settings {
             defaults: Arc::new(setup.defaults),
             queues: queues.map(|(n, queue)| (name(n), Arc::new(queue))).collect(),
         };
-        let store = Counting::new(store);
-        let broker = Broker::new(store, wakeups, settings.into(), setup.limits, env::random);
+        let (directory, clock) = (tempfile::tempdir().unwrap(), standing_still());
+        let machine: Arc<dyn Clock> = match setup.real_time {
+            true => Arc::new(SystemClock::new()),
+            false => clock.clone(),
+        };
+        Self::open(directory, clock, machine, settings.into(), setup.limits, setup.facts).await
+    }
+
+    /// What a configuration file with this text makes of it. Time stands still.
+    pub(crate) async fn configured(file: &str) -> Self {
+        let file = Some((Path::new("redrive.toml"), file));
+        let settings = Config::resolve(&Overrides::default(), file).unwrap().settings;
+        let (directory, clock) = (tempfile::tempdir().unwrap(), standing_still());
+        let (limits, facts) = (Limits::default(), ServerFacts::default());
+        Self::open(directory, clock.clone(), clock, settings, limits, facts).await
+    }
+
+    /// Ends as after a signal, and starts again on what is on disk. Time goes on standing still.
+    pub(crate) async fn restarted(self) -> Self {
+        self.broker.drain();
+        self.broker.store().close().await;
+        let (settings, limits) = (self.broker.settings(), self.broker.limits().clone());
+        let clock = self.clock.clone();
+        Self::open(self.directory, self.clock, clock, settings, limits, ServerFacts::default())
+            .await
+    }
+
+    async fn open(
+        directory: TempDir,
+        clock: Arc<ManualClock>,
+        machine: Arc<dyn Clock>,
+        settings: Arc<Settings>,
+        limits: Limits,
+        facts: ServerFacts,
+    ) -> Self {
+        let wakeups = Arc::new(Wakeups::default());
+        let options = Options {
+            // A power cut is the business of other tests.
+            sync: false,
+            max_queues: limits.queues,
+            ..Options::new(directory.path())
+        };
+        let store = Counting::new(Embedded::open(options, machine, wakeups.clone()).unwrap());
+        let broker = Broker::new(store, wakeups, settings, limits, env::random);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(broker.clone().run_sweeper());
-        tokio::spawn(grpc::serve(broker.clone(), listener, setup.facts, pending()));
+        tokio::spawn(grpc::serve(broker.clone(), listener, facts, pending()));
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        Self { channel, address, broker, clock, _directory: directory }
+        Self { channel, address, broker, clock, directory }
     }
 
     /// Lets time pass, and what it makes due happen.

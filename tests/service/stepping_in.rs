@@ -63,7 +63,9 @@ async fn a_running_job_that_was_cancelled_may_still_be_done() {
     assert!(!scene.server.ack(&scene.lease).await.unwrap().already_gone);
     let stats = scene.server.stats("q").await.unwrap();
     assert_balanced(&stats);
-    assert_eq!((stats.completed, stats.cancelled), (1, 0));
+    assert_eq!((stats.completed, stats.cancelled), (2, 0));
+    let info = scene.server.get_job("running").await.unwrap();
+    assert_eq!((info.state(), info.cancel_requested), (pb::JobState::Completed, true));
 }
 
 #[tokio::test]
@@ -106,6 +108,9 @@ async fn what_cannot_be_done_to_a_job_is_refused_and_leaves_no_mark() {
         "the job \"dead\" is DEAD: requeue it to run it again, or purge it to be rid of it"
     );
     scene.refuses(run_now(server, "dead", ""), precondition, "WRONG_STATE", &[]).await;
+    let done = scene.refuses(cancel(server, "done", ""), precondition, "WRONG_STATE", &[]).await;
+    assert_eq!(done.message(), "the job \"done\" is COMPLETED: it is done");
+    scene.refuses(run_now(server, "done", "q"), precondition, "WRONG_STATE", &[]).await;
     scene.refuses(run_now(server, "running", "q"), precondition, "WRONG_STATE", &[]).await;
     for (id, queue, reason) in [
         ("nobody", "", "JOB_NOT_FOUND"),

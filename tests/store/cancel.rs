@@ -33,7 +33,8 @@ store_test! {
 }
 
 store_test! {
-    async fn nothing_of_a_cancelled_job_stays_on_disk(h) {
+    /// It looks into the database.
+    embedded only: async fn nothing_of_a_cancelled_job_stays_on_disk(h) {
         h.set(without_jitter);
         h.enqueue(job("q").id("x").key("k").expires(HOUR)).await;
         let lease = h.claim("q").await.delivery.lease;
@@ -55,7 +56,7 @@ store_test! {
             assert_eq!(rows, 0, "{table}");
         }
         drop(database);
-        h.open();
+        h.open().await;
     }
 }
 
@@ -160,5 +161,16 @@ store_test! {
         assert_eq!(h.cancel("x").await, ASKED);
         assert_eq!(h.try_claim(claim).await.jobs[0].delivery.lease, lease);
         assert!(h.extend(lease, None, "").await.unwrap().cancel_requested);
+    }
+}
+
+store_test! {
+    async fn whoever_has_a_cancelled_job_is_told(h) {
+        h.enqueue_all(vec![job("q").id("out"), job("q").id("waits")]).await;
+        let lease = h.claim("q").await.delivery.lease;
+        h.cancel("waits").await.unwrap();
+        h.cancel("out").await.unwrap();
+        h.settle(Default::default()).await;
+        assert_eq!(h.told.take_cancels(), [lease]);
     }
 }

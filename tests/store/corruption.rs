@@ -37,7 +37,7 @@ async fn flip(h: &mut Harness<Embedded>, table: &str, column: &str, at: isize) {
         .execute(&format!("UPDATE {table} SET {column} = ?1 WHERE number = {first}"), [value])
         .expect("an update");
     drop(database);
-    h.open();
+    h.open().await;
 }
 
 async fn next_flows(h: &Harness<Embedded>) {
@@ -80,7 +80,7 @@ fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
             assert_eq!(dead[0].death.as_ref().unwrap().reason, DeadReason::Corrupt);
             assert_eq!(dead[0].spec.body, Body::Text("body".into()));
             h.reopen().await;
-            h = Harness::new();
+            h = Harness::new().await;
             h.enqueue(job("q").priority(5)).await;
         }
     });
@@ -92,7 +92,7 @@ fn a_damaged_job_that_reaches_its_deadline_stops_nothing() {
     run(async |_: Harness<Embedded>| {
         for delay in [seconds(0), 2 * HOUR] {
             for at in 0..40 {
-                let mut h: Harness<Embedded> = Harness::new();
+                let mut h: Harness<Embedded> = Harness::new().await;
                 h.enqueue(job("q").delay(delay).expires(HOUR)).await;
                 flip(&mut h, "jobs", "head", at).await;
                 h.advance(HOUR);
@@ -112,7 +112,7 @@ fn a_damaged_job_that_reaches_its_deadline_stops_nothing() {
 fn a_damaged_job_that_is_leased_can_be_settled() {
     run(async |_: Harness<Embedded>| {
         for at in 0..30 {
-            let mut h: Harness<Embedded> = Harness::new();
+            let mut h: Harness<Embedded> = Harness::new().await;
             h.enqueue(job("q").id("mine").key("k").expires(HOUR)).await;
             h.enqueue(job("q").delay(HOUR)).await;
             let lease = h.claim("q").await.delivery.lease;
@@ -178,6 +178,46 @@ fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
             assert_eq!(h.depths("q").await.held(), 0);
         }
         h.enqueue(job("q").id("bad").key("k").body("other")).await;
+        h.audit().await;
+    });
+}
+
+#[test]
+fn a_damaged_result_is_not_handed_out_and_the_job_says_so() {
+    run(async |mut h: Harness<Embedded>| {
+        h.set(|queue| queue.completed_retention = Some(HOUR));
+        for at in [0, 1, 5, -1] {
+            let id = h.enqueue(job("q")).await;
+            let lease = h.claim("q").await.delivery.lease;
+            h.ack_with(lease, "sent", "result".into()).await.unwrap();
+            assert_eq!(&*h.view(&id).await.result, b"result");
+            flip(&mut h, "results", "record", at).await;
+            let view = h.view(&id).await;
+            assert_eq!((view.state, view.corrupt), (State::Completed, true), "byte {at}");
+            assert!(view.result.is_empty(), "byte {at}");
+            assert_eq!(view.attempts[0].note, "sent");
+            h.advance(HOUR);
+            assert_eq!(h.sweep().await.completed_removed, 1);
+        }
+        h.audit().await;
+    });
+}
+
+#[test]
+fn a_completed_job_that_is_damaged_goes_in_time_and_leaves_nothing_behind() {
+    run(async |mut h: Harness<Embedded>| {
+        h.set(|queue| queue.completed_retention = Some(HOUR));
+        for (table, column) in [("jobs", "head"), ("progress", "record"), ("attempts", "record")] {
+            h.enqueue(job("q").id("bad").expires(2 * HOUR)).await;
+            let lease = h.claim("q").await.delivery.lease;
+            h.ack(lease).await.unwrap();
+            flip(&mut h, table, column, 0).await;
+            assert_eq!(h.views(&JobId::parse("bad")).await[0].state, State::Completed, "{table}");
+            h.advance(HOUR);
+            assert_eq!(h.sweep().await.completed_removed, 1, "{table}");
+            assert!(h.depths("q").await.is_empty(), "{table}");
+        }
+        h.enqueue(job("q").id("bad").body("other")).await;
         h.audit().await;
     });
 }

@@ -1,9 +1,6 @@
 //! Dead letters, counted by what they died of.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::{
     domain::{failure::Failure, verdict::Ending},
     store::{Ack, DeadCount, DeadCountQuery, Nack, Settlements},

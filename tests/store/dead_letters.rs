@@ -1,9 +1,6 @@
 //! Reading the dead letters: their order, their pages, the overflow.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::{
     domain::job::{Body, State},
     store::DeadLetterQuery,

@@ -1,9 +1,6 @@
 //! Dead letters found by what they died of.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::{
     domain::{
         dead_filter::DeadFilter, failure::Failure, glob::Glob, ids::JobId, job::DeadReason,

@@ -1,8 +1,14 @@
-//! A store on a directory of its own, with a clock that stands still and a listener that remembers.
+//! A store of its own, with a clock that stands still.
 
-use crate::builders::{claim_of, queue, sweep_all};
+use crate::{
+    builders::{claim_of, queue, sweep_all},
+    engines::{Engine, Place, Site},
+    told::{Told, lock},
+};
+use bytes::Bytes;
 use redrive::{
     domain::{
+        breaker::BreakerName,
         ids::{JobId, QueueName},
         job::{Attempt, NewJob},
         lease::Lease,
@@ -10,14 +16,13 @@ use redrive::{
         time::Timestamp,
         verdict::Ending,
     },
-    env::{Clock, ManualClock},
+    env::ManualClock,
     store::{
-        Ack, Acked, Ask, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
-        DeadLetterQuery, DeadNotice, Delivered, Depths, Enqueued, Extend, Extended, Idle, JobPage,
-        JobQuery, JobRefused, JobView, LeaseLost, Listener, Nack, NewPause, PauseRefused, Purge,
-        PurgeRefused, Purged, QueueView, Refused, Requeue, RequeueRefused, Requeued, Settled,
-        Settlements, Stats, Store, Sweep, Swept, Unanswered,
-        embedded::{Embedded, Options},
+        Ack, Acked, Ask, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed,
+        DeadCountQuery, DeadCounts, DeadLetterPage, DeadLetterQuery, Delivered, Depths, Enqueued,
+        Extend, Extended, Idle, JobPage, JobQuery, JobRefused, JobView, LeaseLost, Nack, NewPause,
+        Purge, PurgeRefused, Purged, QueueRefused, QueueView, Refused, Requeue, RequeueRefused,
+        Requeued, Settled, Settlements, Stats, Sweep, Swept, Unanswered,
     },
 };
 use std::{
@@ -28,92 +33,51 @@ use std::{
     time::Duration,
 };
 
-/// One test of the suite, run on every engine.
+/// One test of the suite, run on every engine; `embedded only` is for what is true of that engine alone.
 macro_rules! store_test {
     ($(#[$meta:meta])* async fn $name:ident($h:ident) $body:block) => {
         $(#[$meta])*
         mod $name {
-            use super::*;
+            store_test!(@ $h $body);
 
-            #[allow(unused_mut)]
-            async fn scenario<S: $crate::harness::Engine>(mut $h: $crate::harness::Harness<S>) {
-                $body
-                $h.audit().await;
+            #[test]
+            fn redis() {
+                $crate::harness::run(scenario::<redrive::store::redis::RedisStore>);
             }
 
             #[test]
-            fn embedded() {
-                $crate::harness::run(scenario::<redrive::store::embedded::Embedded>);
+            fn redis_cluster() {
+                let scenario = scenario::<redrive::store::redis::RedisStore>;
+                $crate::harness::run_in($crate::engines::Site::Cluster, scenario);
+            }
+
+            #[test]
+            fn valkey() {
+                let scenario = scenario::<redrive::store::redis::RedisStore>;
+                $crate::harness::run_in($crate::engines::Site::Valkey, scenario);
             }
         }
     };
-}
+    ($(#[$meta:meta])* embedded only: async fn $name:ident($h:ident) $body:block) => {
+        $(#[$meta])*
+        mod $name {
+            store_test!(@ $h $body);
+        }
+    };
+    (@ $h:ident $body:block) => {
+        use super::*;
 
-/// A store that the suite can open.
-pub(crate) trait Engine: Store + Sized {
-    fn open(place: &Place, clock: Arc<dyn Clock>, told: Arc<dyn Listener>) -> Result<Self, String>;
-}
+        #[allow(unused_mut)]
+        async fn scenario<S: $crate::engines::Engine>(mut $h: $crate::harness::Harness<S>) {
+            $body
+            $h.audit().await;
+        }
 
-/// Where and how a store is opened.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) directory: PathBuf,
-    pub(crate) max_queues: usize,
-}
-
-impl Engine for Embedded {
-    fn open(place: &Place, clock: Arc<dyn Clock>, told: Arc<dyn Listener>) -> Result<Self, String> {
-        let options = Options {
-            sync: false,
-            reserve_bytes: 0,
-            max_queues: place.max_queues,
-            ..Options::new(&place.directory)
-        };
-        Embedded::open(options, clock, told).map_err(|error| error.to_string())
-    }
-}
-
-/// What the store told, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    available: Mutex<Vec<(String, usize)>>,
-    due: Mutex<Vec<Timestamp>>,
-    died: Mutex<Vec<DeadNotice>>,
-    /// While a test holds this, the store waits where it tells of available jobs.
-    pub(crate) gate: Mutex<()>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics with this lock")
-}
-
-impl Told {
-    pub(crate) fn take_available(&self) -> Vec<(String, usize)> {
-        std::mem::take(&mut lock(&self.available))
-    }
-
-    pub(crate) fn take_died(&self) -> Vec<DeadNotice> {
-        std::mem::take(&mut lock(&self.died))
-    }
-
-    fn take_due(&self) -> Vec<Timestamp> {
-        std::mem::take(&mut lock(&self.due))
-    }
-}
-
-impl Listener for Told {
-    fn available(&self, queue: &QueueName, jobs: usize) {
-        let _open = lock(&self.gate);
-        lock(&self.available).push((queue.to_string(), jobs));
-    }
-
-    fn due(&self, at: Timestamp) {
-        lock(&self.due).push(at);
-    }
-
-    fn died(&self, notice: &DeadNotice) {
-        lock(&self.died).push(notice.clone());
-    }
+        #[test]
+        fn embedded() {
+            $crate::harness::run(scenario::<redrive::store::embedded::Embedded>);
+        }
+    };
 }
 
 pub(crate) struct Harness<S> {
@@ -129,7 +93,15 @@ pub(crate) struct Harness<S> {
 
 /// Runs one scenario to its end.
 pub(crate) fn run<S: Engine, F: Future<Output = ()>>(scenario: impl FnOnce(Harness<S>) -> F) {
-    runtime().block_on(async { scenario(Harness::new()).await });
+    run_in(Site::One, scenario);
+}
+
+/// The same, where it matters which Redis it is.
+pub(crate) fn run_in<S: Engine, F: Future<Output = ()>>(
+    site: Site,
+    scenario: impl FnOnce(Harness<S>) -> F,
+) {
+    runtime().block_on(async { scenario(Harness::new_in(site).await).await });
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
@@ -137,19 +109,23 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 }
 
 impl<S: Engine> Harness<S> {
-    pub(crate) fn new() -> Self {
+    pub(crate) async fn new() -> Self {
+        Self::new_in(Site::One).await
+    }
+
+    pub(crate) async fn new_in(site: Site) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut harness = Self {
             store: None,
             clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
             told: Arc::default(),
             settings: Settings::default(),
-            place: Place { directory: directory.path().to_owned(), max_queues: 10_000 },
+            place: Place::new(directory.path(), site),
             seed: Mutex::new(0),
             answers: Mutex::default(),
             _directory: directory,
         };
-        harness.open();
+        harness.open().await;
         harness
     }
 
@@ -159,15 +135,16 @@ impl<S: Engine> Harness<S> {
         self.store.as_ref().expect("the store is open")
     }
 
-    pub(crate) fn open(&mut self) {
-        // Answers from before are not known any more.
-        lock(&self.answers).clear();
-        self.store = Some(self.open_another().expect("the store opens"));
+    pub(crate) async fn open(&mut self) {
+        if !S::KEEPS_ANSWERS {
+            lock(&self.answers).clear();
+        }
+        self.store = Some(self.open_another().await.expect("the store opens"));
     }
 
     /// Opens the same directory once more, whatever has it open.
-    pub(crate) fn open_another(&self) -> Result<S, String> {
-        S::open(&self.place, self.clock.clone(), self.told.clone())
+    pub(crate) async fn open_another(&self) -> Result<S, String> {
+        S::open(&self.place, self.clock.clone(), self.told.clone()).await
     }
 
     pub(crate) async fn close(&mut self) {
@@ -182,16 +159,16 @@ impl<S: Engine> Harness<S> {
     }
 
     /// Opens as soon as the directory can be had.
-    pub(crate) fn open_when_free(&mut self) {
+    pub(crate) async fn open_when_free(&mut self) {
         while self.store.is_none() {
-            self.store = self.open_another().ok();
+            self.store = self.open_another().await.ok();
             std::thread::yield_now();
         }
     }
 
     pub(crate) async fn reopen(&mut self) {
         self.close().await;
-        self.open();
+        self.open().await;
     }
 
     pub(crate) fn database(&self) -> PathBuf {
@@ -218,9 +195,14 @@ impl<S: Engine> Harness<S> {
         Ask { settings: Arc::new(self.settings.clone()), seed: *seed }
     }
 
+    /// All that was asked before this has been answered, and what follows from that has been done.
+    pub(crate) async fn catch_up(&self) {
+        self.store().catch_up(self.ask()).await;
+    }
+
     /// What was announced as due since the last look; announcements come after the answers.
     pub(crate) async fn due(&self) -> Vec<Timestamp> {
-        self.settle(Settlements::default()).await;
+        self.catch_up().await;
         self.told.take_due()
     }
 
@@ -290,7 +272,16 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn ack(&self, lease: Lease) -> Result<Acked, LeaseLost> {
-        let acks = vec![Ack { lease, note: String::new(), result: Default::default() }];
+        self.ack_with(lease, "", Bytes::new()).await
+    }
+
+    pub(crate) async fn ack_with(
+        &self,
+        lease: Lease,
+        note: &str,
+        result: Bytes,
+    ) -> Result<Acked, LeaseLost> {
+        let acks = vec![Ack { lease, note: note.into(), result }];
         let settlements = Settlements { acks, ..Settlements::default() };
         self.settle(settlements).await.acks.remove(0)
     }
@@ -348,6 +339,7 @@ impl<S: Engine> Harness<S> {
             all.promoted += swept.promoted;
             all.expired.extend(swept.expired);
             all.retention_expired += swept.retention_expired;
+            all.completed_removed += swept.completed_removed;
             all.next = swept.next;
             if all.next.is_none_or(|next| next > self.now()) {
                 return all;
@@ -397,15 +389,31 @@ impl<S: Engine> Harness<S> {
         &self,
         name: &str,
         duration: Option<Duration>,
-    ) -> Result<(), PauseRefused> {
+    ) -> Result<(), QueueRefused> {
         let pause = NewPause { duration, reason: "why not".into() };
         let done = self.store().pause(self.ask(), queue(name), Some(pause)).await;
         done.expect("the store is well")
     }
 
-    pub(crate) async fn resume(&self, name: &str) -> Result<(), PauseRefused> {
+    pub(crate) async fn resume(&self, name: &str) -> Result<(), QueueRefused> {
         let done = self.store().pause(self.ask(), queue(name), None).await;
         done.expect("the store is well")
+    }
+
+    /// Both breakers of a queue.
+    pub(crate) async fn breakers(&self, name: &str) -> BreakerViews {
+        let views = self.store().breakers(self.ask(), vec![queue(name)]).await;
+        views.expect("the store is well").remove(0)
+    }
+
+    pub(crate) async fn set_breaker(
+        &self,
+        name: &str,
+        order: BreakerOrder,
+    ) -> Result<BreakerView, QueueRefused> {
+        let name = BreakerName::parse(name).expect("the name of a breaker");
+        let set = self.store().set_breaker(self.ask(), name, order).await;
+        set.expect("the store is well")
     }
 
     pub(crate) async fn cancel(&self, id: &str) -> Result<Cancelled, JobRefused> {
@@ -476,10 +484,6 @@ impl<S: Engine> Harness<S> {
 
     /// What came in is what went out and what is there.
     pub(crate) async fn audit(&self) {
-        for queue in self.queues().await {
-            let (t, held) = (queue.totals, queue.depths.held());
-            let out = t.completed + t.purged + t.cancelled + t.retention_expired + t.moved_out;
-            assert_eq!(t.enqueued + t.moved_in, out + held, "{queue:?}");
-        }
+        crate::audited::everything_adds_up(self).await;
     }
 }

@@ -1,9 +1,6 @@
 //! What is remembered of a job's attempts.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::domain::{
     failure::Failure,
     job::{Attempt, AttemptStatus},

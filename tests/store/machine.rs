@@ -4,10 +4,12 @@
 
 use crate::{
     builders::{self, claim_shares, jobs_of, of_type, requeue_of, search},
-    harness::{Engine, Harness, runtime},
+    engines::{Engine, Site},
+    harness::{Harness, runtime},
     model::{Answer, Id, Job, Model, Place},
     steps::{New, Op, Pick, name, settings},
 };
+use bytes::Bytes;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use redrive::{
@@ -17,8 +19,8 @@ use redrive::{
         lease::Lease,
     },
     store::{
-        Claim, Deaths, JobQuery, JobRefused, Purge, PurgeRefused, Requeue, RequeueRefused,
-        SkipReason, Which, embedded::Embedded,
+        BreakerOrder, Claim, Deaths, JobQuery, JobRefused, Purge, PurgeRefused, Requeue,
+        RequeueRefused, SkipReason, Which, embedded::Embedded, redis::RedisStore,
     },
 };
 use std::marker::PhantomData;
@@ -33,10 +35,16 @@ struct Real<S> {
     leases: Vec<Lease>,
 }
 
-struct Machine<S>(PhantomData<S>);
+/// Where it is `CLUSTER`, each queue may be on another server.
+struct Machine<S, const CLUSTER: bool>(PhantomData<S>);
 
 fn own(id: u8) -> JobId {
     JobId::parse(&format!("own-{id}"))
+}
+
+/// Most acks carry nothing.
+fn result_of(lease: usize) -> Bytes {
+    if lease.is_multiple_of(3) { vec![lease as u8; lease].into() } else { Bytes::new() }
 }
 
 /// In which order the queues of an ambiguous id are named is nobody's promise.
@@ -110,7 +118,9 @@ impl<S: Engine> Real<S> {
                 self.claim(model, Claim { request_id, ..claim_shares(&names, max_jobs) }).await;
             }
             (Op::Ack(lease), Answer::Acked(expected)) => {
-                assert_eq!(self.h.ack(self.leases[lease]).await, *expected);
+                let (note, result) = (format!("note {lease}"), result_of(lease));
+                let done = self.h.ack_with(self.leases[lease], &note, result).await;
+                assert_eq!(done, *expected);
             }
             (Op::Nack { lease, ending, checkpoint }, Answer::Nacked(expected)) => {
                 let lease = self.leases[lease];
@@ -162,9 +172,9 @@ impl<S: Engine> Real<S> {
                 assert_eq!((done.count, done.skipped), (*count, skipped.collect()));
                 assert_eq!((done.has_more, done.left.up_to), (*has_more, *cutoff));
             }
-            (Op::Sweep, Answer::Swept { promoted, expired, dead }) => {
+            (Op::Sweep, Answer::Swept { promoted, expired, dead, removed }) => {
                 let swept = self.h.sweep().await;
-                assert_eq!(swept.promoted, *promoted);
+                assert_eq!((swept.promoted, swept.completed_removed), (*promoted, *removed));
                 let ids = |ids: &[Id]| ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>();
                 assert_eq!(
                     swept.expired.iter().map(|e| e.id.clone()).collect::<Vec<_>>(),
@@ -177,13 +187,22 @@ impl<S: Engine> Real<S> {
                 // Time is kept with the next commit; here at once, so that a restart finds it.
                 self.h.settle(Default::default()).await;
             }
+            (Op::SetBreaker { queue, graves, forced }, _) => {
+                let kind = if graves { "dlq" } else { "queue" };
+                let order = forced.map_or(BreakerOrder::Reset, |open| BreakerOrder::Force {
+                    open,
+                    reason: String::new(),
+                });
+                let name = format!("{kind}:{}", name(queue));
+                self.h.set_breaker(&name, order).await.expect("the queue is configured");
+            }
             (Op::JumpWall(seconds), _) => self.h.clock.jump_wall(seconds),
             (Op::Reopen { reboot }, _) => {
                 self.h.close().await;
                 if reboot {
                     self.h.clock.reboot();
                 }
-                self.h.open();
+                self.h.open().await;
             }
             (op, answer) => unreachable!("{op:?} has no answer {answer:?}"),
         }
@@ -195,8 +214,13 @@ impl<S: Engine> Real<S> {
         };
         let mut claimed = self.h.try_claim(claim).await;
         if *again {
-            // In which order they are handed out again is nobody's promise.
-            claimed.jobs.sort_by_key(|delivered| delivered.delivery.lease.number);
+            // In which order they are handed out again is nobody's promise. One id may be out in several queues.
+            claimed.jobs.sort_by_key(|delivered| {
+                jobs.iter().position(|number| {
+                    let queue = name(model.jobs[number].queue);
+                    (&self.ids[*number], queue) == (&delivered.spec.id, delivered.queue.clone())
+                })
+            });
         }
         let got: Vec<_> = claimed.jobs.iter().map(|delivered| delivered.spec.id.clone()).collect();
         let expected: Vec<_> = jobs.iter().map(|number| self.ids[*number].clone()).collect();
@@ -268,12 +292,13 @@ impl<S: Engine> Real<S> {
                     .filter(|job| job.queue == *number && job.state() == state)
                     .count() as u64
             };
+            self.compare_breakers(model, *number).await;
             assert_eq!(view.pause.as_ref().map(|pause| pause.until), queue.paused);
             let d = view.depths;
             assert_eq!([d.ready, d.scheduled], [count(State::Ready), count(State::Scheduled)]);
             assert_eq!(
                 [d.leased, d.dead, d.completed],
-                [count(State::Leased), count(State::Dead), 0]
+                [count(State::Leased), count(State::Dead), count(State::Completed)]
             );
             assert_eq!(d.overflow, model.overflow(*number));
             let ready = model
@@ -309,6 +334,34 @@ impl<S: Engine> Real<S> {
         }
     }
 
+    async fn compare_breakers(&self, model: &Model, queue: usize) {
+        let views = self.h.breakers(name(queue).as_str()).await;
+        let settings = model.settings(queue);
+        let settings = [&settings.breaker, &settings.dead_letters.breaker];
+        let expected = [&model.queues[&queue].work, &model.queues[&queue].graves];
+        for ((view, expected), settings) in
+            [&views.work, &views.dead_letters].into_iter().zip(expected).zip(settings)
+        {
+            let found = &view.breaker;
+            assert_eq!(
+                (found.transitions, found.trips, found.forced.as_ref().map(|forced| forced.open)),
+                (expected.transitions, expected.trips, expected.forced)
+            );
+            let open = found
+                .open
+                .as_ref()
+                .map(|open| (open.probe_at, open.successes, open.failed_probe.clone()));
+            let opened = expected.open.map(|open| {
+                (open.probe_at, open.successes, open.failed_probe.map(|id| self.id(id)))
+            });
+            assert_eq!(open, opened);
+            assert_eq!(found.state(settings, model.now), expected.state(settings, model.now));
+        }
+        assert_eq!(views.work.failures, expected[0].failed(settings[0]));
+        assert_eq!(views.work.probes, model.probes(queue).len());
+        assert_eq!(views.dead_letters.failures, expected[1].full);
+    }
+
     async fn compare_job(&self, number: usize, job: &Job) {
         let views = self.h.store().job(self.ids[number].clone(), Some(name(job.queue))).await;
         let views = views.expect("the store is well");
@@ -331,17 +384,28 @@ impl<S: Engine> Real<S> {
         };
         assert_eq!(death, expected);
         assert_eq!(view.delivery.is_some(), job.state() == State::Leased);
+        let completed_at = match job.place {
+            Place::Completed(at) => Some(at),
+            _ => None,
+        };
+        assert_eq!(view.completed_at, completed_at);
+        assert_eq!(view.result, job.result.map(result_of).unwrap_or_default());
+        let last = view.attempts.last();
+        let expected = job.last_attempt.as_ref().map(|last| (last.status, &last.note));
+        assert_eq!(last.map(|last| (last.status, &last.note)), expected);
     }
 }
 
-impl<S: Engine> StateMachineTest for Machine<S> {
+impl<S: Engine, const CLUSTER: bool> StateMachineTest for Machine<S, CLUSTER> {
     type SystemUnderTest = Real<S>;
     type Reference = Model;
 
     fn init_test(_: &Model) -> Real<S> {
-        let mut h = Harness::new();
+        let runtime = runtime();
+        let site = if CLUSTER { Site::Cluster } else { Site::One };
+        let mut h = runtime.block_on(Harness::new_in(site));
         h.settings = settings();
-        Real { runtime: Some(runtime()), h, ids: Vec::new(), leases: Vec::new() }
+        Real { runtime: Some(runtime), h, ids: Vec::new(), leases: Vec::new() }
     }
 
     fn apply(mut real: Real<S>, model: &Model, op: Op) -> Real<S> {
@@ -362,4 +426,32 @@ prop_state_machine! {
     fn the_embedded_store_and_the_model_agree(sequential 10..70 => EmbeddedMachine);
 }
 
-type EmbeddedMachine = Machine<Embedded>;
+// Every look goes to another process: fewer stories take as long.
+prop_state_machine! {
+    #![proptest_config(ProptestConfig {
+        max_shrink_iters: 500,
+        failure_persistence: None,
+        cases: ProptestConfig::default().cases / 4,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_redis_store_and_the_model_agree(sequential 10..70 => RedisMachine);
+}
+
+// A Cluster differs by where the queues are: that shows early.
+prop_state_machine! {
+    #![proptest_config(ProptestConfig {
+        max_shrink_iters: 500,
+        failure_persistence: None,
+        cases: ProptestConfig::default().cases / 16,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_redis_store_on_a_cluster_and_the_model_agree(sequential 10..70 => ClusterMachine);
+}
+
+type EmbeddedMachine = Machine<Embedded, false>;
+type RedisMachine = Machine<RedisStore, false>;
+type ClusterMachine = Machine<RedisStore, true>;

@@ -15,20 +15,20 @@ async fn tamper(h: &mut Harness<Embedded>, sql: &str) {
     database.execute_batch(sql).expect("the change");
 }
 
-fn refusal(h: &Harness<Embedded>) -> String {
-    h.open_another().expect_err("it must not open")
+async fn refusal(h: &Harness<Embedded>) -> String {
+    h.open_another().await.expect_err("it must not open")
 }
 
 #[test]
 fn a_database_of_another_version_is_refused_by_name() {
     run(async |mut h: Harness<Embedded>| {
         tamper(&mut h, "PRAGMA user_version = 77").await;
-        let error = refusal(&h);
+        let error = refusal(&h).await;
         assert!(error.contains("format 77"), "{error}");
         assert!(error.contains("reads format 1"), "{error}");
         assert!(error.contains("redrive.db"), "{error}");
         tamper(&mut h, "PRAGMA user_version = 1").await;
-        h.open();
+        h.open().await;
     });
 }
 
@@ -41,7 +41,7 @@ fn somebody_elses_database_is_refused_and_left_as_it_is() {
         theirs.execute_batch("CREATE TABLE theirs (x)").expect("a table");
         drop(theirs);
         let before = std::fs::read(h.database()).expect("the file");
-        let error = refusal(&h);
+        let error = refusal(&h).await;
         assert!(error.contains("not one of redrive's"), "{error}");
         assert_eq!(std::fs::read(h.database()).expect("the file"), before);
     });
@@ -53,7 +53,7 @@ fn a_file_that_is_no_database_is_refused() {
         h.close().await;
         std::fs::write(h.database(), "this is a letter to my aunt. ".repeat(100))
             .expect("the file");
-        let error = refusal(&h);
+        let error = refusal(&h).await;
         assert!(error.contains("not a database"), "{error}");
     });
 }
@@ -61,7 +61,7 @@ fn a_file_that_is_no_database_is_refused() {
 #[test]
 fn a_directory_in_use_is_refused_and_its_user_named() {
     run(async |mut h: Harness<Embedded>| {
-        let error = refusal(&h);
+        let error = refusal(&h).await;
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         assert!(error.contains(&h.place.directory.display().to_string()), "{error}");
         h.enqueue(job("q")).await;
@@ -81,7 +81,7 @@ fn a_store_that_is_dropped_lets_go_of_its_directory_only_when_it_has_finished() 
                 let _ = call.as_mut().poll(&mut wake);
             }
             h.drop_store();
-            h.open_when_free();
+            h.open_when_free().await;
             assert_eq!(h.depths("q").await.ready, round * 200);
             h.enqueue(job("q")).await;
             let lease = h.claim("q").await.delivery.lease;
@@ -95,7 +95,7 @@ fn a_missing_directory_is_made() {
     run(async |mut h: Harness<Embedded>| {
         h.close().await;
         h.place.directory = h.place.directory.join("deep/down");
-        h.open();
+        h.open().await;
         h.enqueue(job("q")).await;
     });
 }

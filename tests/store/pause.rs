@@ -3,11 +3,11 @@
 use crate::builders::*;
 use redrive::{
     domain::{job::State, pause::Pause},
-    store::{IdleReason, PauseRefused, Refused},
+    store::{IdleReason, QueueRefused, Refused},
 };
 use std::sync::Arc;
 
-impl<S: crate::harness::Engine> crate::harness::Harness<S> {
+impl<S: crate::engines::Engine> crate::harness::Harness<S> {
     /// A queue without jobs, paused for ten seconds.
     async fn pause_configured(&mut self) {
         self.settings.queues.insert(queue("configured"), Arc::default());
@@ -162,8 +162,8 @@ store_test! {
 
 store_test! {
     async fn only_queues_that_exist_or_are_configured_can_be_paused(h) {
-        assert_eq!(h.pause("nobody", None).await, Err(PauseRefused::NoSuchQueue));
-        assert_eq!(h.resume("nobody").await, Err(PauseRefused::NoSuchQueue));
+        assert_eq!(h.pause("nobody", None).await, Err(QueueRefused::NoSuchQueue));
+        assert_eq!(h.resume("nobody").await, Err(QueueRefused::NoSuchQueue));
         assert!(h.queues().await.is_empty());
         let settings = Arc::default();
         h.settings.queues.insert(queue("configured"), settings);
@@ -173,9 +173,9 @@ store_test! {
         assert_eq!(h.idle("configured").await.reason, IdleReason::Paused);
         h.close().await;
         h.place.max_queues = 1;
-        h.open();
+        h.open().await;
         h.settings.queues.insert(queue("one-more"), Arc::default());
-        let refused = PauseRefused::NotMade(Refused::TooManyQueues { limit: 1 });
+        let refused = QueueRefused::NotMade(Refused::TooManyQueues { limit: 1 });
         assert_eq!(h.pause("one-more", None).await, Err(refused));
     }
 }

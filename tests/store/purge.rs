@@ -1,9 +1,6 @@
 //! Dead letters that go for good.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::{
     domain::ids::JobId,
     store::{Acked, LeaseLost, Purge, PurgeRefused, Purged, SkipReason, Which},

@@ -1,9 +1,6 @@
 //! Bulk calls that come again under the same request id.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::{
     domain::ids::JobId,
     store::{Purge, PurgeRefused, REPLY_KEPT, RequestId, Requeue, RequeueRefused, Which},

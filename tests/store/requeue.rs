@@ -1,9 +1,6 @@
 //! Sending dead letters back to work.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::{
     domain::{
         ids::JobId,

@@ -99,6 +99,12 @@ pub(crate) enum Op {
         overflow: bool,
         dry_run: bool,
     },
+    /// `graves`: of its dead letters. `forced`: open or closed; none: a reset.
+    SetBreaker {
+        queue: usize,
+        graves: bool,
+        forced: Option<bool>,
+    },
     Sweep,
     Advance(Duration),
     JumpWall(i64),
@@ -128,13 +134,22 @@ pub(crate) fn settings() -> Settings {
     defaults.policy.max_retries = 2;
     defaults.rules = vec![rule("Busy", Then::Release), rule("Held", Then::Hold)];
     defaults.dead_letters.max_entries = 2;
+    defaults.dead_letters.breaker.failure_threshold = 2;
     defaults.max_run_time = Duration::from_secs(600);
+    defaults.breaker.failure_threshold = 2;
+    defaults.breaker.recovery_timeout = Duration::from_secs(20);
     let a = defaults.clone();
     let mut b = defaults.clone();
     b.max_depth = Some(6);
     b.policy.base_delay = Duration::ZERO;
+    b.breaker.half_open_max_calls = 2;
+    b.breaker.success_threshold = 2;
+    b.breaker.quiet_period = Duration::ZERO;
     let mut c = defaults.clone();
     c.dead_jobs_hold_keys = true;
+    b.completed_retention = Some(Duration::from_secs(60));
+    c.breaker.disabled = true;
+    c.completed_retention = Some(Duration::from_secs(60));
     // Configured queues are not forgotten.
     let queues = [a, b, c].into_iter().enumerate().map(|(n, queue)| (name(n), Arc::new(queue)));
     Settings { defaults: Arc::new(defaults), queues: queues.collect() }
@@ -186,7 +201,8 @@ fn ending() -> impl Strategy<Value = Ending> {
         4 => Just(failed("Timeout", true, None)),
         1 => Just(failed("ValidationError", false, None)),
         1 => Just(failed("Busy", false, Some(Duration::from_secs(3)))),
-        1 => Just(failed("Held", false, None)),
+        1 => prop::option::of(durations())
+            .prop_map(move |retry_after| failed("Held", false, retry_after)),
         2 => prop::option::of(durations()).prop_map(|retry_after| Ending::Released { retry_after }),
     ]
 }
@@ -262,6 +278,8 @@ impl ReferenceStateMachine for Model {
             1 => (0..QUEUES, prop::option::weighted(0.7, durations()))
                 .prop_map(|(queue, duration)| Op::Pause { queue, duration }),
             1 => (0..QUEUES).prop_map(Op::Resume),
+            1 => (0..QUEUES, any::<bool>(), prop::option::of(any::<bool>()))
+                .prop_map(|(queue, graves, forced)| Op::SetBreaker { queue, graves, forced }),
             2 => meant(model).prop_map(|(id, queue)| Op::Cancel { id, queue }),
             1 => meant(model).prop_map(|(id, queue)| Op::RunNow { id, queue }),
             4 => durations().prop_map(Op::Advance),

@@ -46,7 +46,7 @@ store_test! {
             let before = h.now();
             h.close().await;
             h.clock.jump_wall(jump);
-            h.open();
+            h.open().await;
             assert_eq!(h.now(), before);
             assert_eq!(h.sweep().await.promoted, 0);
             h.advance(seconds(9));
@@ -65,7 +65,7 @@ store_test! {
         h.enqueue(job("q").delay(HOUR)).await;
         h.close().await;
         h.advance(HOUR);
-        h.open();
+        h.open().await;
         h.claim("q").await;
     }
 }
@@ -76,7 +76,7 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.close().await;
         h.advance(seconds(40));
-        h.open();
+        h.open().await;
         assert!(!h.ack(lease).await.unwrap().already_gone);
     }
 }
@@ -87,7 +87,7 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.close().await;
         h.advance(seconds(40));
-        h.open();
+        h.open().await;
         let spare = Sweep {
             spare_made_before: h.now(),
             spare_until: h.now().after(seconds(30)),
@@ -137,12 +137,12 @@ store_test! {
         h.close().await;
         h.clock.reboot();
         h.clock.jump_wall(-HOUR_SECONDS);
-        h.open();
+        h.open().await;
         assert_eq!(h.now(), before, "kept time is later");
         h.close().await;
         h.clock.reboot();
         h.clock.jump_wall(3 * HOUR_SECONDS);
-        h.open();
+        h.open().await;
         assert_eq!(h.now(), before.after(2 * HOUR), "wall time is later");
         h.claim("q").await;
     }
@@ -155,12 +155,12 @@ store_test! {
         h.close().await;
         h.clock.reboot();
         h.clock.jump_wall(HOUR_SECONDS);
-        h.open();
+        h.open().await;
         let told = h.now();
         for jump in [-HOUR_SECONDS, 5 * HOUR_SECONDS] {
             h.close().await;
             h.clock.jump_wall(jump);
-            h.open();
+            h.open().await;
             assert_eq!(h.now(), told);
         }
         assert_eq!(h.idle("q").await.reason, IdleReason::NotDue);
@@ -180,7 +180,7 @@ store_test! {
             if step % 7 == 0 {
                 h.close().await;
                 h.clock.reboot();
-                h.open();
+                h.open().await;
             }
             assert!(h.now() >= last);
             last = h.now();

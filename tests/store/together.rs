@@ -1,9 +1,6 @@
 //! Calls that come together: the store may put them into one transaction, and nobody may notice.
 
-use crate::{
-    builders::*,
-    harness::{Engine, Harness},
-};
+use crate::{builders::*, engines::Engine, harness::Harness};
 use std::{
     collections::HashSet,
     task::{Context, Poll, Waker},

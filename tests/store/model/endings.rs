@@ -1,7 +1,7 @@
 //! Settle, sweep, requeue and purge: how deliveries and jobs end, and begin again.
 
 use super::{Answer, Death, Id, Job, Model, Place};
-use crate::steps::Pick;
+use crate::steps::{Pick, name};
 use redrive::{
     domain::{
         glob::Glob,
@@ -25,12 +25,19 @@ impl Model {
 
     pub(super) fn ack(&mut self, lease: usize) -> Result<Acked, LeaseLost> {
         let Some(number) = self.opens(lease) else {
-            let gone = !self.jobs.contains_key(&self.leases[lease].0);
+            let job = self.jobs.get(&self.leases[lease].0);
+            let gone = job.is_none_or(|job| job.result == Some(lease));
             return if gone { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) };
         };
-        let Some(job) = self.jobs.remove(&number) else {
-            return Err(LeaseLost);
-        };
+        let job = self.jobs[&number].clone();
+        if let Place::Leased(out) = &job.place {
+            self.succeeded(job.queue, out.transitions, out.delivery.probe);
+        }
+        if self.settings(job.queue).completed_retention.is_some() {
+            self.complete(number, lease);
+        } else {
+            self.jobs.remove(&number);
+        }
         let free_at = job.enqueued_at.after(self.settings(job.queue).key_retention);
         if free_at <= self.now {
             self.drop_key(number);
@@ -45,6 +52,21 @@ impl Model {
             totals.retried_finished += retried;
         });
         Ok(Acked { already_gone: false })
+    }
+
+    fn complete(&mut self, number: usize, lease: usize) {
+        let now = self.now;
+        if let Some(job) = self.jobs.get_mut(&number)
+            && let Place::Leased(out) = &job.place
+        {
+            let note = format!("note {lease}");
+            job.last_attempt = Some(job.progress.complete(&out.delivery, &note, now));
+            if !out.checkpoint.is_empty() {
+                job.progress.checkpoint.clone_from(&out.checkpoint);
+            }
+            job.result = Some(lease);
+            job.place = Place::Completed(now);
+        }
     }
 
     pub(super) fn nack(
@@ -73,8 +95,12 @@ impl Model {
             progress: &job.progress,
             policy: None,
             expires_at: job.expires_at,
+            breaker: self.standing(job.queue, out.transitions, out.delivery.probe),
         };
-        let verdict = judge(leased, ending, &settings, self.now, Chance::default());
+        let mut verdict = judge(leased, ending, &settings, self.now, Chance::default());
+        let (sent, probe, signal) = (out.transitions, out.delivery.probe, verdict.signal.clone());
+        self.failed(job.queue, sent, probe, job.id, signal);
+        verdict.attempt.breaker = self.work_state(job.queue);
         let place = match verdict.next {
             Next::Later { at } | Next::Behind { at } => self.wait(at),
             Next::OldPlace => self.wait(out.ready_at),
@@ -142,8 +168,7 @@ impl Model {
     pub(super) fn bury(&mut self, number: usize, reason: DeadReason) {
         let queue = self.jobs[&number].queue;
         let settings = self.settings(queue);
-        let kept = self.count(queue, |job| job.dead().is_some_and(|death| !death.overflow)) as u64;
-        let overflow = kept >= settings.dead_letters.max_entries;
+        let overflow = self.finds_no_room(queue);
         if !settings.dead_jobs_hold_keys {
             self.drop_key(number);
         }
@@ -259,6 +284,7 @@ impl Model {
             for number in gone {
                 self.drop_key(number);
                 self.jobs.remove(&number);
+                self.made_room(queue);
             }
             self.change(queue, |totals| totals.purged += count);
         }
@@ -273,6 +299,7 @@ impl Model {
             job.place = Place::Ready(self.now);
             job.queue = to;
         }
+        self.made_room(from);
         self.hold_key(number);
         self.change(from, |totals| {
             totals.requeued += 1;
@@ -281,7 +308,7 @@ impl Model {
         self.change(to, |totals| totals.moved_in += moved);
     }
 
-    /// Promotions, then ended leases, then deadlines; each in the order of their times.
+    /// Promotions, then ended leases, then deadlines; each in the order of their times. Then what was kept for long enough.
     pub(super) fn sweep(&mut self) -> Answer {
         let promoted = self.promote(None);
         self.end_pauses();
@@ -313,6 +340,15 @@ impl Model {
             dead.push(self.jobs[&number].id);
             self.bury(number, DeadReason::Expired);
         }
-        Answer::Swept { promoted, expired, dead }
+        let before = self.jobs.len();
+        let (now, settings) = (self.now, self.settings.clone());
+        self.jobs.retain(|_, job| match job.place {
+            Place::Completed(at) => settings
+                .queue(&name(job.queue))
+                .completed_retention
+                .is_some_and(|retention| at.after(retention) > now),
+            _ => true,
+        });
+        Answer::Swept { promoted, expired, dead, removed: before - self.jobs.len() }
     }
 }

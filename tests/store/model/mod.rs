@@ -2,11 +2,13 @@
 //!
 //! What becomes of a failed delivery is `domain::verdict`'s to say here as there; everything around it is not shared.
 
+mod breakers;
 mod endings;
 mod operate;
 mod work;
 
 use crate::steps::{Op, name};
+pub(crate) use breakers::Breaker;
 use redrive::{
     domain::{
         failure::Failure,
@@ -42,6 +44,8 @@ pub(crate) struct Job {
     pub(crate) progress: Progress,
     pub(crate) last_attempt: Option<Attempt>,
     pub(crate) last_failure: Option<Failure>,
+    /// Of the lease that completed it.
+    pub(crate) result: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub(crate) enum Place {
     Scheduled(Timestamp),
     Leased(Box<Out>),
     Dead(Death),
+    /// Since then.
+    Completed(Timestamp),
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +64,8 @@ pub(crate) struct Out {
     ready_at: Timestamp,
     request: Option<u8>,
     pub(crate) checkpoint: String,
+    /// Of the queue's breaker when it was handed out.
+    transitions: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +83,7 @@ impl Job {
             Place::Scheduled(_) => State::Scheduled,
             Place::Leased(_) => State::Leased,
             Place::Dead(_) => State::Dead,
+            Place::Completed(_) => State::Completed,
         }
     }
 
@@ -106,12 +115,15 @@ struct Holder {
     free_at: Option<Timestamp>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) totals: Totals,
     deaths: u64,
     /// Until when, if it has an end; it may be over.
     pub(crate) paused: Option<Option<Timestamp>>,
+    pub(crate) work: Breaker,
+    /// Of its dead letters.
+    pub(crate) graves: Breaker,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -155,6 +167,7 @@ pub(crate) enum Answer {
         promoted: usize,
         expired: Vec<Id>,
         dead: Vec<Id>,
+        removed: usize,
     },
 }
 
@@ -222,6 +235,7 @@ impl Model {
             Op::Purge { queue, pick, overflow, dry_run } => {
                 self.purge(*queue, pick, *overflow, *dry_run)
             }
+            Op::SetBreaker { queue, graves, forced } => self.set_breaker(*queue, *graves, *forced),
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");
@@ -239,6 +253,10 @@ impl Model {
                     self.reading.boot_id += 1;
                     self.reading.boot_us = 0;
                 }
+                for queue in self.queues.values_mut() {
+                    queue.work.restart();
+                    queue.graves.restart();
+                }
                 self.clock = StoreClock::start(Some(self.clock.kept()), self.reading);
                 Answer::Nothing
             }
@@ -246,7 +264,7 @@ impl Model {
         self.now = self.clock.now(self.reading);
     }
 
-    fn settings(&self, queue: usize) -> Arc<redrive::domain::settings::QueueSettings> {
+    pub(crate) fn settings(&self, queue: usize) -> Arc<redrive::domain::settings::QueueSettings> {
         self.settings.queue(&name(queue)).clone()
     }
 

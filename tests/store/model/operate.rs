@@ -55,7 +55,9 @@ impl Model {
             return Err(JobRefused::NoSuchJob);
         };
         match job.place {
-            Place::Dead(_) => Err(JobRefused::WrongState { state: job.state() }),
+            Place::Dead(_) | Place::Completed(_) => {
+                Err(JobRefused::WrongState { state: job.state() })
+            }
             Place::Leased(_) => {
                 job.progress.cancel_requested = true;
                 Ok(Cancelled::Requested)
@@ -89,7 +91,9 @@ impl Model {
                 job.place = Place::Ready(at.min(now));
                 Ok(())
             }
-            Place::Leased(_) | Place::Dead(_) => Err(JobRefused::WrongState { state: job.state() }),
+            Place::Leased(_) | Place::Dead(_) | Place::Completed(_) => {
+                Err(JobRefused::WrongState { state: job.state() })
+            }
         }
     }
 
@@ -101,6 +105,7 @@ impl Model {
             Place::Scheduled(at) => (1, 0, *at, Some(job.id), 0),
             Place::Leased(_) => (2, 0, Default::default(), None, **number as u64),
             Place::Dead(death) => (3, 0, Default::default(), None, death.number),
+            Place::Completed(at) => (4, 0, *at, None, **number as u64),
         });
         jobs.into_iter().map(|(number, _)| *number).collect()
     }

@@ -53,7 +53,8 @@ impl Model {
             });
         }
         let limit = self.settings(new.queue).max_depth;
-        let alive = self.count(new.queue, |job| job.dead().is_none()) as u64;
+        let done = |job: &Job| matches!(job.state(), State::Dead | State::Completed);
+        let alive = self.count(new.queue, |job| !done(job)) as u64;
         if let Some(limit) = limit.filter(|limit| alive >= *limit) {
             return Err(Refused::QueueFull { limit });
         }
@@ -73,6 +74,7 @@ impl Model {
             progress: Progress::default(),
             last_attempt: None,
             last_failure: None,
+            result: None,
         };
         let state = job.state();
         self.jobs.insert(number, job);
@@ -142,13 +144,14 @@ impl Model {
             while jobs.len() < max_jobs
                 && given < most
                 && !self.is_paused(queue)
-                && let Some(number) = self.first_ready(queue)
+                && self.queues.contains_key(&queue)
+                && let Some((number, probe)) = self.next_out(queue)
             {
                 if self.jobs[&number].is_overdue(self.now) {
                     dead.push(self.jobs[&number].id);
                     self.bury(number, DeadReason::Expired);
                 } else {
-                    self.lease(number, request);
+                    self.lease(number, request, probe);
                     jobs.push(number);
                     given += 1;
                 }
@@ -161,17 +164,19 @@ impl Model {
         Answer::Claimed { jobs, again: false, idle, dead }
     }
 
-    pub(super) fn first_ready(&self, queue: usize) -> Option<usize> {
+    pub(super) fn first_ready_but(&self, queue: usize, avoided: Option<usize>) -> Option<usize> {
         let ready =
             self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
         ready
+            .filter(|(number, _)| Some(**number) != avoided)
             .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.id))
             .map(|(number, _)| *number)
     }
 
-    pub(super) fn lease(&mut self, number: usize, request: Option<u8>) {
+    pub(super) fn lease(&mut self, number: usize, request: Option<u8>, probe: bool) {
         let queue = self.jobs[&number].queue;
         let duration = self.settings(queue).lease_duration;
+        let transitions = self.queues[&queue].work.transitions;
         let Some(job) = self.jobs.get_mut(&number) else {
             return;
         };
@@ -184,11 +189,12 @@ impl Model {
             started_at: self.now,
             expires_at: self.now.after(duration),
             duration,
-            probe: false,
+            probe,
         };
         let ready_at = job.waits_since().unwrap_or_default();
-        job.place =
-            Place::Leased(Box::new(Out { delivery, ready_at, request, checkpoint: String::new() }));
+        let checkpoint = String::new();
+        let out = Out { delivery, ready_at, request, checkpoint, transitions };
+        job.place = Place::Leased(Box::new(out));
         self.leases.push((number, lease.delivery));
     }
 
@@ -199,6 +205,9 @@ impl Model {
         if self.is_paused(queue) {
             let until = self.queues.get(&queue).and_then(|queue| queue.paused);
             return (IdleReason::Paused, until.flatten());
+        }
+        if let Some(held_back) = self.held_back(queue) {
+            return held_back;
         }
         let due = self
             .jobs

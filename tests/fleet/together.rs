@@ -1,0 +1,128 @@
+//! Three servers on one Redis: what one of them is told holds for all.
+
+use crate::{
+    fleet::Fleet,
+    load::{Load, nack},
+    requests::{ack, claim, job, seconds},
+    servers::{Kind, Launch, Server},
+};
+use redrive::grpc::pb::{
+    BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, IdleReason, NackKind,
+    PauseQueueRequest, ResetBreakerRequest, ResumeQueueRequest, SetBreakerRequest,
+};
+use std::time::{Duration, Instant};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_servers_share_one_queue_and_no_job_is_with_two_workers() {
+    let redis = Server::start(Kind::Redis);
+    let fleet = Fleet::start(&redis.address(), 3);
+    let mut load = Load::with(&fleet, true);
+    load.run(4_000).await;
+    let verdict = load.finish(&fleet, 1).await;
+    println!("three servers: {verdict}");
+    verdict.assert_word_kept();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_out_with_a_killed_server_come_back_and_none_is_lost() {
+    let redis = Launch::durable(Kind::Redis).start();
+    let mut fleet = Fleet::start(&redis.address(), 3);
+    let mut load = Load::with(&fleet, true);
+    load.run(800).await;
+    fleet.servers[0].kill();
+    load.run(800).await;
+    // A server that comes later helps as well.
+    fleet.join();
+    let verdict = load.finish(&fleet, 3).await;
+    println!("a server killed: {verdict}");
+    verdict.assert_word_kept();
+    assert!(verdict.book.repeated.contains_key("no answer"), "nobody noticed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_given_by_a_killed_server_is_ended_by_another() {
+    let redis = Server::start(Kind::Redis);
+    let mut fleet = Fleet::start(&redis.address(), 2);
+    let (mut first, mut second) = (fleet.ways().remove(0), fleet.ways().remove(1));
+    first.enqueue(EnqueueRequest { job_id: "a".into(), ..job("q") }).await.unwrap();
+    let two = ClaimRequest { lease_duration: seconds(2), ..claim("q") };
+    let began = Instant::now();
+    let out = first.claim(two).await.unwrap().into_inner().jobs.remove(0);
+    fleet.servers[0].kill();
+    let patient = ClaimRequest { wait: seconds(20), ..claim("q") };
+    let back = second.claim(patient).await.unwrap().into_inner().jobs.remove(0);
+    let after = began.elapsed();
+    println!("a lease of 2 s, its server killed: the job is back after {after:.2?}");
+    assert_eq!((back.job_id.as_str(), back.attempt, back.deliveries), ("a", 2, 2));
+    assert!(after >= Duration::from_secs(2), "{after:?}");
+    assert!(second.ack(ack(&out.lease)).await.is_err(), "the old lease is over");
+    second.ack(ack(&back.lease)).await.unwrap();
+    assert_eq!(fleet.state(1, "q", "a").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_and_a_breaker_set_at_one_server_hold_at_all() {
+    let redis = Server::start(Kind::Redis);
+    let fleet = Fleet::start(&redis.address(), 3);
+    let mut ways = fleet.ways();
+    let mut admin = fleet.servers[0].admin().await;
+    ways[0].enqueue(job("q")).await.unwrap();
+    for (at, way) in ways.iter_mut().enumerate() {
+        // Each knows the queue, and what it knows must not stay as it is.
+        let reply = way.breaker_status(BreakerStatusRequest::default()).await.unwrap();
+        let breakers = reply.into_inner().breakers;
+        assert!(breakers.iter().all(|it| it.state() == BreakerState::Closed), "server {at}");
+    }
+    admin.pause_queue(PauseQueueRequest { queue: "q".into(), ..Default::default() }).await.unwrap();
+    assert_eq!(why_idle(&fleet).await, [IdleReason::Paused; 3]);
+    admin.resume_queue(ResumeQueueRequest { queue: "q".into() }).await.unwrap();
+    let name = "queue:q".to_owned();
+    let open = SetBreakerRequest {
+        name: name.clone(),
+        state: BreakerState::Open.into(),
+        reason: "a test".into(),
+    };
+    admin.set_breaker(open).await.unwrap();
+    assert_eq!(why_idle(&fleet).await, [IdleReason::BreakerOpen; 3]);
+    for way in &mut ways {
+        let request = BreakerStatusRequest { name: name.clone(), ..Default::default() };
+        let breaker = way.breaker_status(request).await.unwrap().into_inner().breakers.remove(0);
+        assert_eq!((breaker.state(), breaker.forced), (BreakerState::Open, true));
+    }
+    // A worker that waits at one server is let in by another.
+    let mut waiting = ways[2].clone();
+    let patient = ClaimRequest { wait: seconds(20), ..claim("q") };
+    let waiting = tokio::spawn(async move { waiting.claim(patient).await });
+    let mut second = fleet.servers[1].admin().await;
+    second.reset_breaker(ResetBreakerRequest { name }).await.unwrap();
+    let got = waiting.await.unwrap().unwrap().into_inner();
+    assert_eq!(got.jobs.len(), 1);
+}
+
+async fn why_idle(fleet: &Fleet) -> Vec<IdleReason> {
+    let mut reasons = Vec::new();
+    for mut way in fleet.ways() {
+        let reply = way.claim(claim("q")).await.unwrap().into_inner();
+        assert_eq!(reply.jobs, []);
+        reasons.push(reply.idle[0].reason());
+    }
+    reasons
+}
+
+/// Each server counts by itself what it is told; what comes of it holds for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_breaker_that_failures_open_at_one_server_is_open_at_all() {
+    let redis = Server::start(Kind::Redis);
+    let fleet = Fleet::with(&redis.address(), 3, "", |_, launch| launch);
+    let mut ways = fleet.ways();
+    for _ in 0..8 {
+        ways[0].enqueue(job("q")).await.unwrap();
+    }
+    for at in 0..5 {
+        // Whoever handed it out: the lease says all.
+        let out = ways[at % 3].claim(claim("q")).await.unwrap().into_inner().jobs.remove(0);
+        ways[1].nack(nack(&out, NackKind::Retry)).await.unwrap();
+    }
+    assert_eq!(why_idle(&fleet).await, [IdleReason::BreakerOpen; 3]);
+    assert_eq!(fleet.stats(0, "q").await.held, 8);
+}

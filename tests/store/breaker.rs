@@ -1,0 +1,464 @@
+//! The breaker of a queue's work: what opens it, what it lets through, and what closes it again.
+
+use crate::{builders::*, engines::Engine, harness::Harness};
+use redrive::{
+    domain::{
+        breaker::{BreakerState, Guarded},
+        job::{AttemptStatus, DeadReason, Next},
+        lease::Lease,
+        rules::{ErrorRule, Matcher, StatusPattern, Then},
+        verdict::Ending,
+    },
+    store::{BreakerOrder, IdleReason},
+};
+use std::time::Duration;
+
+/// Of the default breaker.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(60);
+
+impl<S: Engine> Harness<S> {
+    /// So many jobs `j0`, `j1`, …, all of them out.
+    pub(crate) async fn out(&self, count: usize) -> Vec<Lease> {
+        for number in 0..count {
+            self.enqueue(job("q").id(&format!("j{number}"))).await;
+        }
+        let jobs = self.claim_many("q", count).await;
+        jobs.iter().map(|job| job.delivery.lease).collect()
+    }
+
+    pub(crate) async fn breaker_state(&self) -> BreakerState {
+        let breaker = self.breakers("q").await.work.breaker;
+        breaker.state(&self.settings.defaults.breaker, self.now())
+    }
+
+    /// Five jobs fail. They wait, and so does `spare`.
+    pub(crate) async fn trip(&mut self) {
+        self.set(without_jitter);
+        for lease in self.out(5).await {
+            self.nack(lease, failed("Timeout")).await.unwrap();
+        }
+        self.enqueue(job("q").id("spare")).await;
+        assert_eq!(self.breaker_state().await, BreakerState::Open);
+    }
+
+    /// As `trip`, and a probe may go out now.
+    pub(crate) async fn half_open(&mut self) {
+        self.trip().await;
+        self.advance(RECOVERY);
+        self.sweep().await;
+        assert_eq!(self.breaker_state().await, BreakerState::HalfOpen);
+    }
+}
+
+fn holding(status: &str) -> ErrorRule {
+    let http_status = Some(StatusPattern::parse(status).unwrap());
+    ErrorRule::at(0, Matcher { http_status, ..Matcher::default() }, Then::Hold)
+}
+
+fn too_many_requests(retry_after: Option<Duration>) -> Ending {
+    let mut failure = redrive::domain::failure::Failure::new("Http", "slow down");
+    failure.http_status = 429;
+    Ending::Failed { failure, permanent: false, retry_after }
+}
+
+// ---- CLOSED → OPEN ----
+
+store_test! {
+    async fn five_different_jobs_that_fail_hold_the_queue_back(h) {
+        h.set(without_jitter);
+        let leases = h.out(6).await;
+        for (number, lease) in leases[..4].iter().enumerate() {
+            let attempt = h.nack(*lease, failed("Timeout")).await.unwrap();
+            assert_eq!(attempt.breaker, BreakerState::Closed);
+            assert_eq!(h.breakers("q").await.work.failures as usize, number + 1);
+        }
+        let fifth = h.nack(leases[4], failed("Timeout")).await.unwrap();
+        assert!(fifth.counted, "it opened the breaker, and counts");
+        assert_eq!(fifth.breaker, BreakerState::Open);
+        assert_eq!(h.nack(leases[4], failed("Timeout")).await.unwrap(), fifth, "said again");
+        h.enqueue(job("q")).await;
+        let idle = h.idle("q").await;
+        assert_eq!(idle.reason, IdleReason::BreakerOpen);
+        assert_eq!(idle.until, Some(h.now().after(RECOVERY)));
+        let view = h.breakers("q").await.work;
+        assert_eq!((view.breaker.trips, view.failures), (1, 0));
+        assert_eq!(view.breaker.last_error, "Timeout: it did not work");
+        let notices = h.told.take_breakers();
+        let told: Vec<_> = notices.iter().map(|notice| (notice.name.guarded, notice.state)).collect();
+        assert_eq!(told, [(Guarded::Work, BreakerState::Open)]);
+        assert_eq!(notices[0].probe_at, idle.until);
+        assert_eq!(h.queue("q").await.unwrap().breaker, view.breaker);
+    }
+}
+
+store_test! {
+    async fn permanent_failures_releases_and_expired_leases_do_not_open_it(h) {
+        let leases = h.out(15).await;
+        for (number, lease) in leases[..10].iter().enumerate() {
+            let ending = if number % 2 == 0 { permanent() } else { Ending::Released { retry_after: None } };
+            h.nack(*lease, ending).await.unwrap();
+        }
+        h.advance(seconds(31));
+        assert_eq!(h.sweep().await.expired.len(), 5);
+        assert_eq!(h.breaker_state().await, BreakerState::Closed);
+        assert_eq!(h.breakers("q").await.work.failures, 0);
+    }
+}
+
+store_test! {
+    async fn a_disabled_breaker_never_opens(h) {
+        h.set(|queue| queue.breaker.disabled = true);
+        for lease in h.out(20).await {
+            assert_eq!(h.nack(lease, failed("Timeout")).await.unwrap().breaker, BreakerState::Closed);
+        }
+        h.enqueue(job("q")).await;
+        h.claim("q").await;
+    }
+}
+
+// ---- OPEN ----
+
+store_test! {
+    async fn an_outage_burns_no_attempts(h) {
+        h.set(without_jitter);
+        let leases = h.out(20).await;
+        for lease in &leases[..5] {
+            h.nack(*lease, failed("Timeout")).await.unwrap();
+        }
+        for lease in &leases[5..] {
+            let attempt = h.nack(*lease, failed("Timeout")).await.unwrap();
+            assert!(!attempt.counted);
+            assert_eq!((attempt.number, attempt.retries_left), (1, 3));
+            assert_eq!(attempt.next, Next::Later { at: h.now().after(SECOND) }, "as for retry 1");
+            assert!(attempt.explanation.contains("not counted"), "{}", attempt.explanation);
+        }
+        let view = h.view(&redrive::domain::ids::JobId::parse("j19")).await;
+        assert_eq!((view.progress.tries, view.progress.uncounted), (0, 1));
+        assert_eq!(view.attempts.len(), 1, "it is recorded all the same");
+    }
+}
+
+store_test! {
+    async fn an_expired_lease_counts_even_then(h) {
+        h.set(without_jitter);
+        let leases = h.out(6).await;
+        for lease in &leases[..5] {
+            h.nack(*lease, failed("Timeout")).await.unwrap();
+        }
+        h.advance(seconds(30));
+        let swept = h.sweep().await;
+        assert_eq!(swept.expired.len(), 1);
+        assert!(swept.expired[0].attempt.counted);
+        assert_eq!(h.breaker_state().await, BreakerState::Open);
+    }
+}
+
+store_test! {
+    async fn a_last_attempt_that_meets_an_outage_is_not_the_end(h) {
+        h.set(without_jitter);
+        h.enqueue(job("q").id("last").retries(0)).await;
+        let last = h.claim("q").await.delivery.lease;
+        for lease in h.out(5).await {
+            h.nack(lease, failed("Timeout")).await.unwrap();
+        }
+        let attempt = h.nack(last, failed("Timeout")).await.unwrap();
+        assert_eq!((attempt.counted, attempt.retries_left), (false, 0));
+        assert!(matches!(attempt.next, Next::Later { .. }));
+        // A rule or a worker that says never is another matter.
+    }
+}
+
+store_test! {
+    async fn sixty_failures_of_a_job_go_uncounted_and_no_more(h) {
+        h.set(|queue| {
+            without_jitter(queue);
+            queue.policy.base_delay = Duration::ZERO;
+        });
+        h.trip().await;
+        let (mut uncounted, mut probes) = (0, 0);
+        // Everybody else is out of the way.
+        h.cancel("spare").await.unwrap();
+        for number in 1..5 {
+            h.cancel(&format!("j{number}")).await.unwrap();
+        }
+        loop {
+            h.advance(RECOVERY);
+            let probe = h.claim("q").await;
+            assert!(probe.delivery.probe);
+            probes += 1;
+            let attempt = h.nack(probe.delivery.lease, failed("Timeout")).await.unwrap();
+            assert!(attempt.probe);
+            uncounted += u32::from(!attempt.counted);
+            if attempt.next == Next::Bury(DeadReason::Exhausted) {
+                break;
+            }
+        }
+        // One attempt was counted before the outage: of four there are three left.
+        assert_eq!((uncounted, probes), (60, 63));
+    }
+}
+
+store_test! {
+    async fn outcomes_from_before_it_opened_change_nothing(h) {
+        h.set(without_jitter);
+        let leases = h.out(8).await;
+        for lease in &leases[..5] {
+            h.nack(*lease, failed("Timeout")).await.unwrap();
+        }
+        let before = h.breakers("q").await.work;
+        h.ack(leases[5]).await.unwrap();
+        h.advance(RECOVERY - seconds(40));
+        h.nack(leases[6], failed("Timeout")).await.unwrap();
+        assert_eq!(h.breakers("q").await.work, before);
+        h.extend(leases[7], Some(HOUR), "").await.unwrap();
+        h.advance(seconds(40));
+        h.nack(leases[7], failed("Timeout")).await.unwrap();
+        assert_eq!(h.breaker_state().await, BreakerState::HalfOpen);
+        let probe = h.claim("q").await;
+        assert!(probe.delivery.probe);
+    }
+}
+
+// ---- HALF_OPEN ----
+
+store_test! {
+    async fn half_open_begins_at_probe_at_and_the_waiters_are_told(h) {
+        h.trip().await;
+        h.told.take_breakers();
+        let probe_at = h.now().after(RECOVERY);
+        assert!(h.due().await.contains(&probe_at) || h.sweep().await.next <= Some(probe_at));
+        h.advance(RECOVERY - MILLISECOND);
+        h.sweep().await;
+        h.told.take_available();
+        assert_eq!(h.idle("q").await.reason, IdleReason::BreakerOpen);
+        h.advance(MILLISECOND);
+        h.sweep().await;
+        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "for one probe, whatever waits");
+        let states: Vec<_> = h.told.take_breakers().iter().map(|notice| notice.state).collect();
+        assert_eq!(states, [BreakerState::HalfOpen]);
+        let probe = h.claim_many("q", 10).await;
+        assert_eq!(probe.len(), 1);
+        assert!(probe[0].delivery.probe);
+        let idle = h.idle("q").await;
+        assert_eq!(idle.reason, IdleReason::Limited);
+        assert_eq!(idle.until, Some(h.now().after(RECOVERY)));
+        assert_eq!(h.breakers("q").await.work.probes, 1);
+    }
+}
+
+store_test! {
+    async fn nobody_is_told_of_jobs_that_are_held_back(h) {
+        h.trip().await;
+        h.told.take_available();
+        h.enqueue(job("q")).await;
+        h.advance(seconds(10));
+        assert!(h.sweep().await.promoted > 0);
+        h.settle(Default::default()).await;
+        assert_eq!(h.told.take_available(), []);
+    }
+}
+
+store_test! {
+    async fn a_probe_that_is_acked_closes_it_and_everything_flows(h) {
+        h.half_open().await;
+        let probe = h.claim("q").await.delivery.lease;
+        h.told.take_available();
+        h.told.take_breakers();
+        h.ack(probe).await.unwrap();
+        assert_eq!(h.breaker_state().await, BreakerState::Closed);
+        assert_eq!(h.told.take_available(), [("q".to_owned(), 5)]);
+        let states: Vec<_> = h.told.take_breakers().iter().map(|notice| notice.state).collect();
+        assert_eq!(states, [BreakerState::Closed]);
+        assert_eq!(h.drain("q").await.len(), 5);
+    }
+}
+
+store_test! {
+    async fn a_failed_probe_opens_it_again_and_another_job_is_the_next_probe(h) {
+        h.half_open().await;
+        let first = h.claim("q").await;
+        let attempt = h.nack(first.delivery.lease, failed("Timeout")).await.unwrap();
+        assert_eq!((attempt.counted, attempt.probe), (false, true));
+        assert_eq!(attempt.breaker, BreakerState::Open);
+        assert_eq!(h.idle("q").await.until, Some(h.now().after(RECOVERY)));
+        h.advance(RECOVERY);
+        h.sweep().await;
+        // It is first in line again, by its time.
+        let second = h.claim("q").await;
+        assert_ne!(second.spec.id, first.spec.id);
+        assert!(second.delivery.probe);
+        assert_eq!(h.breakers("q").await.work.breaker.trips, 2);
+    }
+}
+
+store_test! {
+    async fn the_last_failed_probe_goes_again_where_there_is_no_other(h) {
+        h.set(|queue| queue.breaker.failure_threshold = 1);
+        h.set(without_jitter);
+        h.enqueue(job("q").id("only")).await;
+        let lease = h.claim("q").await.delivery.lease;
+        h.nack(lease, failed("Timeout")).await.unwrap();
+        for _ in 0..3 {
+            h.advance(RECOVERY);
+            let probe = h.claim("q").await.delivery;
+            assert!(probe.probe);
+            h.nack(probe.lease, failed("Timeout")).await.unwrap();
+        }
+    }
+}
+
+store_test! {
+    async fn a_probe_that_expires_opens_it_again(h) {
+        h.half_open().await;
+        let probe = h.claim("q").await;
+        h.advance(seconds(30));
+        let swept = h.sweep().await;
+        assert_eq!(swept.expired[0].id, probe.spec.id);
+        assert!(swept.expired[0].attempt.counted, "an expired lease always counts");
+        assert_eq!(h.breaker_state().await, BreakerState::Open);
+        assert_eq!(h.idle("q").await.until, Some(h.now().after(RECOVERY)));
+    }
+}
+
+store_test! {
+    async fn a_probe_that_says_nothing_for_recovery_timeout_frees_its_slot(h) {
+        h.half_open().await;
+        let silent = h.claim("q").await.delivery.lease;
+        h.extend(silent, Some(HOUR), "").await.unwrap();
+        h.advance(RECOVERY - MILLISECOND);
+        h.sweep().await;
+        assert_eq!(h.idle("q").await.reason, IdleReason::Limited);
+        h.told.take_available();
+        h.advance(MILLISECOND);
+        h.sweep().await;
+        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)]);
+        let other = h.claim("q").await;
+        assert!(other.delivery.probe);
+        // It still counts when it comes back at last.
+        h.ack(silent).await.unwrap();
+        assert_eq!(h.breaker_state().await, BreakerState::Closed);
+        h.nack(other.delivery.lease, failed("Timeout")).await.unwrap();
+        assert_eq!(h.breaker_state().await, BreakerState::Closed, "that one came too late");
+    }
+}
+
+store_test! {
+    async fn permanent_failure_release_cancellation_and_a_vanished_caller_free_the_slot(h) {
+        h.half_open().await;
+        for how in ["permanent", "release", "cancel", "unclaim"] {
+            let probe = h.claim("q").await;
+            let lease = probe.delivery.lease;
+            assert_eq!(h.idle("q").await.reason, IdleReason::Limited, "{how}");
+            h.told.take_available();
+            match how {
+                "permanent" => drop(h.nack(lease, permanent()).await.unwrap()),
+                "release" => drop(h.nack(lease, Ending::Released { retry_after: None }).await.unwrap()),
+                "unclaim" => h.unclaim(lease).await,
+                _ => {
+                    h.cancel_in(probe.spec.id, None).await.unwrap();
+                    let attempt = h.nack(lease, failed("Timeout")).await.unwrap();
+                    assert_eq!(attempt.status, AttemptStatus::Cancelled);
+                }
+            }
+            assert_eq!(h.breaker_state().await, BreakerState::HalfOpen, "{how}");
+            h.settle(Default::default()).await;
+            assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "{how}");
+        }
+        assert!(h.claim("q").await.delivery.probe);
+    }
+}
+
+store_test! {
+    async fn so_many_probes_as_are_allowed_and_so_many_successes_as_are_wanted(h) {
+        h.set(|queue| {
+            queue.breaker.half_open_max_calls = 2;
+            queue.breaker.success_threshold = 3;
+        });
+        h.half_open().await;
+        let probes = h.claim_many("q", 10).await;
+        assert_eq!(probes.len(), 2);
+        for probe in probes {
+            h.ack(probe.delivery.lease).await.unwrap();
+        }
+        let open = h.breakers("q").await.work.breaker.open.unwrap();
+        assert_eq!((open.successes, h.breaker_state().await), (2, BreakerState::HalfOpen));
+        let probes = h.claim_many("q", 10).await;
+        h.ack(probes[0].delivery.lease).await.unwrap();
+        assert_eq!(h.breaker_state().await, BreakerState::Closed);
+    }
+}
+
+store_test! {
+    async fn a_claim_that_brings_its_probe_home_gets_the_next_jobs(h) {
+        h.half_open().await;
+        let lease = h.claim("q").await.delivery.lease;
+        let mut claim = claim_of(&["q"], 10);
+        claim.settle.acks.push(redrive::store::Ack {
+            lease,
+            note: String::new(),
+            result: Default::default(),
+        });
+        assert_eq!(h.try_claim(claim).await.jobs.len(), 5);
+    }
+}
+
+// ---- hold ----
+
+store_test! {
+    async fn a_hold_stops_the_queue_for_exactly_the_time_asked(h) {
+        h.set(|queue| queue.rules = vec![holding("429")]);
+        let lease = h.out(1).await[0];
+        h.enqueue_all(vec![job("q"), job("q")]).await;
+        let attempt = h.nack(lease, too_many_requests(Some(seconds(17)))).await.unwrap();
+        assert_eq!((attempt.status, attempt.counted), (AttemptStatus::Released, false));
+        assert_eq!(attempt.next, Next::Behind { at: h.now() }, "it waits with the others");
+        assert_eq!((attempt.breaker, attempt.rule.as_str()), (BreakerState::Open, "rules[0]: http_status=429"));
+        h.advance(seconds(17) - MILLISECOND);
+        assert_eq!(h.idle("q").await.until, Some(h.now().after(MILLISECOND)));
+        h.advance(MILLISECOND);
+        let probe = h.claim("q").await;
+        assert!(probe.delivery.probe);
+        h.ack(probe.delivery.lease).await.unwrap();
+        assert_eq!(h.drain("q").await.len(), 2);
+    }
+}
+
+store_test! {
+    async fn a_hold_moves_the_probe_to_the_latest_time_asked_and_not_beyond_max_retry_after(h) {
+        h.set(|queue| queue.rules = vec![holding("429")]);
+        let leases = h.out(5).await;
+        let now = h.now();
+        for (lease, asked, until) in [
+            (leases[0], Some(30), 30),
+            (leases[1], Some(10), 30),
+            (leases[2], Some(45), 45),
+            (leases[3], None, 60),
+            (leases[4], Some(100_000), 3_600),
+        ] {
+            let ending = too_many_requests(asked.map(seconds));
+            let attempt = h.nack(lease, ending).await.unwrap();
+            assert!(matches!(attempt.next, Next::Behind { .. }), "{asked:?}");
+            assert_eq!(h.idle("q").await.until, Some(now.after(seconds(until))), "{asked:?}");
+        }
+        assert_eq!(h.breakers("q").await.work.breaker.trips, 1);
+    }
+}
+
+store_test! {
+    async fn where_no_breaker_can_open_a_hold_is_a_release_for_that_time(h) {
+        h.set(|queue| queue.rules = vec![holding("429")]);
+        let leases = h.out(3).await;
+        let force = |open| BreakerOrder::Force { open, reason: String::new() };
+        h.set_breaker("queue:q", force(false)).await.unwrap();
+        let attempt = h.nack(leases[0], too_many_requests(Some(seconds(17)))).await.unwrap();
+        assert_eq!(attempt.next, Next::Later { at: h.now().after(seconds(17)) });
+        h.set_breaker("queue:q", force(true)).await.unwrap();
+        let attempt = h.nack(leases[1], too_many_requests(None)).await.unwrap();
+        assert_eq!(attempt.next, Next::Later { at: h.now().after(RECOVERY) });
+        h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
+        // From before the reset: it waits alone.
+        let attempt = h.nack(leases[2], too_many_requests(Some(SECOND))).await.unwrap();
+        assert_eq!(attempt.next, Next::Later { at: h.now().after(SECOND) });
+        assert_eq!(h.breaker_state().await, BreakerState::Closed);
+    }
+}
