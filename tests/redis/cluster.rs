@@ -1,7 +1,7 @@
 //! A Cluster whose slots move and whose primaries die.
 
 use crate::{
-    scene::{count, look, open, options, try_open, with_durability},
+    scene::{confirmed, count, look, open, options, short_of, try_open},
     servers::{Cluster, Kind, Launch, until},
 };
 use redrive::store::{
@@ -44,7 +44,7 @@ async fn every_slot_is_found_whichever_server_was_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_is_replaced_and_other_slots_never_notice() {
     let mut cluster = Cluster::start(Kind::Redis).await;
-    let redis = open(&cluster.address(), &with_durability(Durability::Replicated(1))).await;
+    let redis = open(&cluster.address(), &confirmed(Durability::Replicated(1))).await;
     for key in keys() {
         count(&redis, &key).await.unwrap();
     }
@@ -68,7 +68,8 @@ async fn a_killed_primary_is_replaced_and_other_slots_never_notice() {
     let notice = redis.notices().remove(0);
     assert!(matches!(notice, Notice::Failover { loss: Loss::NoneSeen, .. }), "{notice:?}");
     // The new primary has no replica until the old one comes back as such.
-    let short = count(&redis, &hit[0]).await.unwrap_err();
+    let impatient = open(&cluster.address(), &short_of(Durability::Replicated(1))).await;
+    let short = count(&impatient, &hit[0]).await.unwrap_err();
     assert!(matches!(short, StoreError::DurabilityNotConfirmed(_)), "{short:?}");
     cluster.servers[victim].restart();
     until("writes are confirmed again", || async { count(&redis, &hit[0]).await.is_ok() }).await;

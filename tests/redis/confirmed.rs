@@ -1,7 +1,7 @@
 //! Durability levels: an answer means that replicas, or disks, have it.
 
 use crate::{
-    scene::{count, look, open, try_open, with_durability},
+    scene::{confirmed, count, look, open, short_of, try_open},
     servers::{Kind, Launch, Server, until},
 };
 use redrive::store::{
@@ -16,7 +16,7 @@ async fn pair(kind: Kind) -> (Server, Server) {
     let replica = Launch::durable(kind).line(follow).start();
     until("the replica follows", || async { replica.info("master_link_status") == "up" }).await;
     // A replica that has just loaded its data takes a moment to confirm for the first time.
-    let redis = open(&primary.address(), &with_durability(Durability::Replicated(1))).await;
+    let redis = open(&primary.address(), &short_of(Durability::Replicated(1))).await;
     until("it confirms", || async { count(&redis, "warm").await.is_ok() }).await;
     (primary, replica)
 }
@@ -24,7 +24,7 @@ async fn pair(kind: Kind) -> (Server, Server) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lags_makes_writes_unconfirmed_and_reads_go_on() {
     let (primary, replica) = pair(Kind::Redis).await;
-    let redis = open(&primary.address(), &with_durability(Durability::Replicated(1))).await;
+    let redis = open(&primary.address(), &short_of(Durability::Replicated(1))).await;
     assert_eq!(count(&redis, "k").await, Ok(1));
     replica.freeze();
     let writing = {
@@ -38,7 +38,7 @@ async fn a_replica_that_lags_makes_writes_unconfirmed_and_reads_go_on() {
     assert!(began.elapsed() < Duration::from_millis(200), "a read waited for a replica");
     let short = writing.await.unwrap().unwrap_err();
     let StoreError::DurabilityNotConfirmed(why) = &short else { panic!("{short:?}") };
-    assert_eq!(why, "0 of 1 replicas have it after 300ms");
+    assert_eq!(why, "0 of 1 replicas have it after 1s");
     replica.thaw();
     until("writes are confirmed", || async { count(&redis, "other").await.is_ok() }).await;
     assert_eq!(look(&redis, "k").await, Ok(2), "it ran once");
@@ -47,7 +47,7 @@ async fn a_replica_that_lags_makes_writes_unconfirmed_and_reads_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_that_come_together_share_one_wait() {
     let (primary, _replica) = pair(Kind::Redis).await;
-    let redis = open(&primary.address(), &with_durability(Durability::Replicated(1))).await;
+    let redis = open(&primary.address(), &confirmed(Durability::Replicated(1))).await;
     count(&redis, "k").await.unwrap();
     let began = Instant::now();
     let calls: Vec<_> = (0..2_000)
@@ -75,7 +75,7 @@ async fn what_another_connection_wrote_is_not_confirmed_by_whoever_finds_it() {
     ]);
     for kind in [Kind::Redis, Kind::Valkey] {
         let (primary, replica) = pair(kind).await;
-        let level = with_durability(Durability::Replicated(1));
+        let level = short_of(Durability::Replicated(1));
         let first = open(&primary.address(), &level).await;
         let second = open(&primary.address(), &level).await;
         assert_eq!(count(&second, "other").await, Ok(1));
@@ -95,7 +95,7 @@ async fn what_another_connection_wrote_is_not_confirmed_by_whoever_finds_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgotten_script_and_a_confirmation_go_together() {
     let (primary, _replica) = pair(Kind::Redis).await;
-    let redis = open(&primary.address(), &with_durability(Durability::Replicated(1))).await;
+    let redis = open(&primary.address(), &confirmed(Durability::Replicated(1))).await;
     for round in 1..=3 {
         assert_eq!(count(&redis, "k").await, Ok(round));
         let _: String = primary.ask("SCRIPT FLUSH");
@@ -105,7 +105,7 @@ async fn a_forgotten_script_and_a_confirmation_go_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fsync_waits_for_disks_on_valkey() {
     let (primary, replica) = pair(Kind::Valkey).await;
-    let redis = open(&primary.address(), &with_durability(Durability::Fsync(1))).await;
+    let redis = open(&primary.address(), &short_of(Durability::Fsync(1))).await;
     redis.look().await.unwrap();
     // A replica writes its file anew when it begins to follow; until then it confirms nothing.
     until("the replica's disk follows", || async { count(&redis, "k").await.is_ok() }).await;
@@ -113,14 +113,14 @@ async fn fsync_waits_for_disks_on_valkey() {
     let short = count(&redis, "k").await.unwrap_err();
     assert!(matches!(&short, StoreError::DurabilityNotConfirmed(why) if why.contains("disks")));
     replica.thaw();
-    let alone = open(&primary.address(), &with_durability(Durability::Fsync(0))).await;
+    let alone = open(&primary.address(), &confirmed(Durability::Fsync(0))).await;
     assert_eq!(count(&alone, "other").await, Ok(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fsync_is_refused_where_redis_does_not_know_it() {
     let server = Launch::durable(Kind::Redis).start();
-    let redis = try_open(&server.address(), &with_durability(Durability::Fsync(0))).await.unwrap();
+    let redis = try_open(&server.address(), &short_of(Durability::Fsync(0))).await.unwrap();
     let version = server.info("redis_version");
     if version.starts_with("7.0") {
         let refused = redis.look().await.unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! Sentinel makes a replica the primary: who lost what, and who says so.
 
 use crate::{
-    scene::{count, look, open, options, with_durability},
+    scene::{count, look, open, options, short_of},
     servers::{Watched, until},
 };
 use redrive::store::{
@@ -21,7 +21,7 @@ async fn noticed(redis: &Redis) -> Notice {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_loses_nothing_that_a_replica_has_confirmed() {
     let mut watched = Watched::start().await;
-    let redis = open(&watched.address(), &with_durability(Durability::Replicated(1))).await;
+    let redis = open(&watched.address(), &short_of(Durability::Replicated(1))).await;
     let callers: Vec<_> = (0..8)
         .map(|_| {
             let redis = redis.clone();

@@ -22,7 +22,7 @@ pub(crate) static LOOK: LazyLock<Script> =
 pub(crate) fn options() -> ConnectionOptions {
     ConnectionOptions {
         response_timeout: Duration::from_millis(500),
-        confirm_within: Duration::from_millis(300),
+        confirm_within: Duration::from_secs(1),
         heartbeat: Duration::from_millis(100),
         ..ConnectionOptions::default()
     }
@@ -33,7 +33,19 @@ pub(crate) fn without_heartbeat() -> ConnectionOptions {
     ConnectionOptions { heartbeat: Duration::from_secs(3_600), ..options() }
 }
 
-pub(crate) fn with_durability(durability: Durability) -> ConnectionOptions {
+/// For writes that are to be confirmed: a busy disk may take its time.
+pub(crate) fn confirmed(durability: Durability) -> ConnectionOptions {
+    let patience = Duration::from_secs(10);
+    ConnectionOptions {
+        durability,
+        confirm_within: patience,
+        response_timeout: patience,
+        ..options()
+    }
+}
+
+/// For writes that are not: the sooner that is said, the better.
+pub(crate) fn short_of(durability: Durability) -> ConnectionOptions {
     ConnectionOptions { durability, ..options() }
 }
 
