@@ -2,7 +2,7 @@
 
 use crate::{
     scene::assert_refused,
-    server::{Server, Setup, ack, claim, extend, inner, job, job_of, nack, steady, text, time},
+    server::{Server, Setup, ack, extend, inner, job, job_of, nack, steady, text, time},
 };
 use redrive::grpc::pb;
 use std::time::Duration;
