@@ -368,9 +368,9 @@ async fn a_worker_that_does_not_read_is_handed_no_more() {
         server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
     }
     let hello = pb::WorkHello { max_bytes_in_flight: u32::MAX, ..hello("q") };
-    let worker = Worker::start(&server, hello, 1_000).await;
+    let worker = Worker::start(&server, hello.clone(), 1_000).await;
     // One that reads gets what is left: by the time there is nothing more, the other has had every chance to take it.
-    let mut reader = Worker::start(&server, self::hello("q"), 2_000).await;
+    let mut reader = Worker::start(&server, hello, 2_000).await;
     let mut read = 0;
     loop {
         let message = reader.hears().await.unwrap().expect("the stream goes on");
