@@ -1,8 +1,11 @@
-// RabbitMQ: a durable quorum queue, persistent messages with publisher confirms, each delivery acknowledged.
+// RabbitMQ: a durable quorum queue, persistent messages with publisher confirms, deliveries
+// acknowledged many at once.
 package main
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"redrive/bench/peers/measure"
@@ -14,6 +17,8 @@ const (
 	// Messages of one producer whose confirm is outstanding.
 	window   = 200
 	prefetch = 500
+	// Deliveries that one ack covers at most.
+	together = 50
 	queue    = "bench"
 )
 
@@ -28,15 +33,25 @@ func main() {
 	}
 	_, err := channel().QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 	measure.Must(err)
-	for range consumers {
+	consuming := make([]*amqp.Channel, consumers)
+	for i := range consuming {
 		channel := channel()
+		consuming[i] = channel
 		measure.Must(channel.Qos(prefetch, 0, false))
 		deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
 		measure.Must(err)
 		go func() {
+			unacknowledged := 0
 			for delivery := range deliveries {
-				measure.Must(delivery.Ack(false))
-				run.Done()
+				measure.Check(delivery.Body)
+				unacknowledged++
+				if unacknowledged < together && len(deliveries) > 0 {
+					continue
+				}
+				measure.Must(delivery.Ack(true))
+				for ; unacknowledged > 0; unacknowledged-- {
+					run.Done()
+				}
 			}
 		}()
 	}
@@ -49,7 +64,7 @@ func main() {
 		go func() {
 			for confirmation := range unconfirmed[i] {
 				if !confirmation.Wait() {
-					panic("a message was not confirmed")
+					measure.Must(errors.New("a message was not confirmed"))
 				}
 			}
 		}()
@@ -63,5 +78,16 @@ func main() {
 		}
 		return err
 	})
-	run.Report()
+	var closed sync.Once
+	own := channel()
+	run.Report(func() (int, error) {
+		// Deliveries whose ack did not arrive go back into the queue, where they are counted.
+		closed.Do(func() {
+			for _, channel := range consuming {
+				measure.Must(channel.Close())
+			}
+		})
+		state, err := own.QueueDeclarePassive(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+		return state.Messages, err
+	})
 }
