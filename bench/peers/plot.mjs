@@ -5,6 +5,7 @@ import { apt, home, run } from "./tools.mjs";
 export function drawPlot(report, path) {
   apt("gnuplot-nox", "gnuplot");
   const rows = report.results.filter((row) => row.median !== null).sort((a, b) => a.median - b.median);
+  if (rows.length === 0) return;
   const quote = (text) => `"${text.replaceAll('"', "'")}"`;
   const label = (row) => quote(`${row.name}, ${row.how}: ${row.durability}`);
   // One bar each; those that fsync before they answer stand out.
