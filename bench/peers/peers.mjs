@@ -20,7 +20,7 @@ export function redrive(given) {
       { how: "streams", ...fsync, client: bench("--mode", "stream") },
       { how: "batches of 100", ...fsync, client: bench("--mode", "batch") },
       { how: "one job per call, 64 callers", ...fsync, client: bench("--mode", "unary") },
-      { how: "streams", durability: "none", fsynced: false, client: bench("--mode", "stream", "--durability", "none") },
+      { how: "streams", durability: "no fsync (--durability none)", fsynced: false, client: bench("--mode", "stream", "--durability", "none") },
     ],
   };
 }
