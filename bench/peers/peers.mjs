@@ -123,7 +123,7 @@ export const peers = [
     },
     version: () => run("dpkg-query", ["-W", "-f", "${Version}", "rabbitmq-server"]).split("-")[0],
     variants: [
-      { how: "4 × 200 publishes out, acks of up to 50", durability: "quorum queue of one node, fsync before the confirm", fsynced: true, start: rabbitmq, client: client("rabbitmq") },
+      { how: "2 × 1,000 publishes out, acks of up to 100", durability: "quorum queue of one node, fsync before the confirm", fsynced: true, start: rabbitmq, client: client("rabbitmq") },
     ],
   },
   {
@@ -136,8 +136,8 @@ export const peers = [
     },
     version: () => natsServer.slice(1),
     variants: [
-      { how: "4 × 256 publishes out, ack each", durability: "file, fsync each (sync_interval: always)", fsynced: true, start: natsWith("always"), client: client("nats") },
-      { how: "4 × 256 publishes out, ack each", durability: "file, fsync every 2 min (default)", fsynced: false, start: natsWith('"2m"'), client: client("nats") },
+      { how: "4,000 publishes out, ack each", durability: "file, fsync each (sync_interval: always)", fsynced: true, start: natsWith("always"), client: client("nats") },
+      { how: "4,000 publishes out, ack each", durability: "file, fsync every 2 min (default)", fsynced: false, start: natsWith('"2m"'), client: client("nats") },
     ],
   },
   {

@@ -22,6 +22,7 @@ type Run struct {
 	seconds  float64
 	began    time.Time
 	deadline time.Time
+	ended    time.Time
 	made     atomic.Int64
 	done     atomic.Int64
 	// One for each job that is enqueued and not yet acknowledged.
@@ -89,6 +90,9 @@ func (run *Run) look() {
 // Finished is closed when every job is done.
 func (run *Run) Finished() <-chan struct{} { return run.finished }
 
+// Stop stops the clock, where asking what is left takes longer than the work did.
+func (run *Run) Stop() { run.ended = time.Now() }
+
 // Report waits for the last job, and until the server has none: what is acknowledged without an answer is on its way for
 // a while. Then it prints what came out.
 func (run *Run) Report(left func() (int, error)) {
@@ -105,7 +109,10 @@ func (run *Run) Report(left func() (int, error)) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	seconds := time.Since(run.began).Seconds()
+	if run.ended.IsZero() {
+		run.Stop()
+	}
+	seconds := run.ended.Sub(run.began).Seconds()
 	if made := run.made.Load(); made != jobs || jobs == 0 {
 		Must(fmt.Errorf("%d jobs were enqueued, %d acknowledged", made, jobs))
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	producers = 4
-	consumers = 4
+	producers = 1
+	consumers = 1
 	// Publishes of one producer whose acknowledgement is outstanding.
-	window = 256
+	window = 4000
 )
 
 func main() {
-	run := measure.Start(producers * window * 4)
+	run := measure.Start(producers * window * 2)
 	ctx := context.Background()
 	open := func() jetstream.JetStream {
 		conn, err := nats.Connect(run.Address)

@@ -6,29 +6,36 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"redrive/bench/peers/measure"
 )
 
 const (
-	producers = 4
-	consumers = 4
+	producers = 2
+	consumers = 2
 	// Messages of one producer whose confirm is outstanding.
-	window   = 200
-	prefetch = 500
+	window   = 1000
+	prefetch = 2000
 	// Deliveries that one ack covers at most.
-	together = 50
+	together = 100
 	queue    = "bench"
 )
 
 func main() {
-	run := measure.Start(producers * window * 4)
+	run := measure.Start(producers * window * 2)
 	channel := func() *amqp.Channel {
 		conn, err := amqp.Dial("amqp://guest:guest@" + run.Address + "/")
 		measure.Must(err)
 		channel, err := conn.Channel()
 		measure.Must(err)
+		closed := channel.NotifyClose(make(chan *amqp.Error, 1))
+		go func() {
+			if reason := <-closed; reason != nil {
+				measure.Must(reason)
+			}
+		}()
 		return channel
 	}
 	_, err := channel().QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
@@ -81,8 +88,15 @@ func main() {
 	var closed sync.Once
 	own := channel()
 	run.Report(func() (int, error) {
-		// Deliveries whose ack did not arrive go back into the queue, where they are counted.
 		closed.Do(func() {
+			for _, channel := range consuming {
+				// Answered after the acks before it were taken.
+				measure.Must(channel.Qos(prefetch, 0, false))
+			}
+			run.Stop()
+			// Only jobs that nobody has are counted, so consumers give back what they have. A channel hands acks on to the
+			// queue by and by, and would lose some if it were closed at once.
+			time.Sleep(time.Second)
 			for _, channel := range consuming {
 				measure.Must(channel.Close())
 			}
