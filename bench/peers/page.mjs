@@ -100,9 +100,9 @@ const absent = ({ name, reason }) => `| ${name} | | | | not measured | ${cell(re
 function wins(rows) {
   const sentences = own(rows).map((mine) => {
     const ahead = rows.filter((row) => row.name !== "redrive" && row.median > mine.median);
-    const named = ahead.map((row) => `${row.name} (${row.how}; ${row.durability}) by ${times(row.median / mine.median)}`);
-    const what = `- redrive with ${mine.how} and an fsync before every answer, ${number(mine.median)} jobs/s`;
-    return named.length ? `${what}: behind ${named.join(", ")}.` : `${what}: behind none of them.`;
+    const named = ahead.map((row) => `  - ${row.name}, ${row.how}, ${row.durability}: ${times(row.median / mine.median)} as fast`);
+    const what = `- redrive with ${mine.how} and an fsync before every answer, ${number(mine.median)} jobs/s, is behind`;
+    return named.length ? `${what}\n${named.join("\n")}` : `${what} none of them`;
   });
   return sentences.join("\n");
 }
