@@ -9,7 +9,8 @@ What was measured, on which machine, and how to measure it again. Made by \`scri
 
 A job's life is enqueue, delivery, acknowledgement, with a body of 256 bytes. Every server and its client run on the same machine, one
 after the other in one run, so that rates can be compared with each other; they say little about another machine. Each peer runs with
-the calls and windows that suit it, and beside its figure stands what is certain when it answers.
+the calls and windows that suit it, and beside its figure stands what is certain when it answers. The clock stops when the server has
+no job left.
 `;
 
 const again = `## Again
@@ -43,18 +44,19 @@ const placeholder = `
 export function page(report) {
   if (!report) return head + placeholder + again;
   const rows = [...report.results].sort((a, b) => (b.median ?? 0) - (a.median ?? 0));
+  const mine = best(rows);
   const { machine } = report;
   return `${head}
 Measured on ${report.measured_at}: ${machine.cores} cores (${machine.cpu}), ${machine.memory_gib} GiB, ${machine.system}, data on ${machine.filesystem}; medians
-of ${report.rounds} rounds of ${report.seconds} s, in turn.
+of ${report.rounds} rounds of ${report.seconds} s, in turn. The last column says how many times as fast redrive is with ${mine?.how ?? "streams"} and an fsync before
+every answer; below 1, the peer is ahead.
 
 ![jobs per second](performance.png)
 
 <!-- table -->
-| queue | version | how | durability | jobs/s | lowest to highest |
-|---|---|---|---|---|---|
-${rows.map(line).join("\n")}
-${absent(report)}
+| queue | version | how | durability | jobs/s | lowest to highest | redrive is |
+|---|---|---|---|--:|---|--:|
+${[...rows.map((row) => line(row, mine)), ...report.missing.map(absent)].join("\n")}
 <!-- table -->
 
 ## Where a peer is ahead
@@ -64,28 +66,43 @@ ${wins(rows)}
 ${again}`;
 }
 
-function line(row) {
-  const rates = row.jobs_per_second;
-  const rate = row.median === null ? "failed" : number(row.median);
-  const range = rates.length ? `${number(Math.min(...rates))} to ${number(Math.max(...rates))}` : row.failures[0];
-  const name = row.name === "redrive" ? "**redrive**" : row.name;
-  return `| ${name} | ${row.version} | ${row.how} | ${row.durability} | ${rate} | ${range} |`;
+// Whether redrive is as far ahead of each peer as it means to be.
+export function summary(report) {
+  const mine = best(report.results);
+  const judged = report.results.filter((row) => row.target).map((row) => {
+    const factor = ratio(mine, row);
+    const verdict = factor === null ? "not measured" : `${times(factor)}: ${factor > row.target ? "yes" : "NO"}`;
+    return `${row.name}, ${row.how}, ${row.durability}: target ${row.target} ×, reached ${verdict}`;
+  });
+  const from = mine ? `redrive, ${mine.how}, ${mine.durability}: ${number(mine.median)} jobs/s` : "redrive was not measured";
+  return [from, ...judged, ...report.missing.map(({ name, reason }) => `${name}: ${reason}`)].join("\n");
 }
 
-function absent(report) {
-  if (report.missing.length === 0) return "";
-  const lines = report.missing.map(({ name, reason }) => `- ${name}: ${reason}`);
-  return `\nNot measured, because it could not be installed here:\n\n${lines.join("\n")}\n`;
+const own = (rows) => rows.filter((row) => row.name === "redrive" && row.fsynced && row.median !== null);
+const best = (rows) => own(rows).sort((a, b) => b.median - a.median)[0];
+const ratio = (mine, row) => (mine && row.median ? mine.median / row.median : null);
+const times = (factor) => `${factor < 10 ? factor.toFixed(2) : number(factor)} ×`;
+// Text of other programs must not end a cell.
+const cell = (text) => text.replaceAll("|", "\\|");
+
+function line(row, mine) {
+  const rates = row.jobs_per_second;
+  const rate = row.median === null ? "failed" : number(row.median);
+  const range = rates.length ? `${number(Math.min(...rates))} to ${number(Math.max(...rates))}` : cell(row.failures[0]);
+  const name = row.name === "redrive" ? "**redrive**" : row.name;
+  const factor = row.name === "redrive" ? null : ratio(mine, row);
+  return `| ${name} | ${row.version} | ${row.how} | ${row.durability} | ${rate} | ${range} | ${factor === null ? "" : times(factor)} |`;
 }
+
+const absent = ({ name, reason }) => `| ${name} | | | | not measured | ${cell(reason)} | |`;
 
 // Each way of redrive against every peer, with nothing left out.
 function wins(rows) {
-  const own = rows.filter((row) => row.name === "redrive" && row.fsynced && row.median !== null);
-  const sentences = own.map((mine) => {
+  const sentences = own(rows).map((mine) => {
     const ahead = rows.filter((row) => row.name !== "redrive" && row.median > mine.median);
-    const named = ahead.map((row) => `${row.name} (${row.durability}) ${(row.median / mine.median).toFixed(1)} ×`);
-    const what = `- redrive with ${mine.how}, ${number(mine.median)} jobs/s`;
-    return named.length ? `${what}: behind ${named.join(", ")}.` : `${what}: behind none of them.`;
+    const named = ahead.map((row) => `  - ${row.name}, ${row.how}, ${row.durability}: ${times(row.median / mine.median)} as fast`);
+    const what = `- redrive with ${mine.how} and an fsync before every answer, ${number(mine.median)} jobs/s, is behind`;
+    return named.length ? `${what}\n${named.join("\n")}` : `${what} none of them`;
   });
   return sentences.join("\n");
 }

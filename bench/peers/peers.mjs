@@ -2,26 +2,28 @@
 import { writeFileSync } from "node:fs";
 import { apt, bin, freePort, goClient, goInstall, home, run, start } from "./tools.mjs";
 
-const natsServer = "v2.14.9";
-const faktoryServer = "latest";
+const natsServer = "v2.15.2";
 const seppServer = "0.1.1";
 
-const target = process.env.CARGO_TARGET_DIR ?? "target";
-const program = `${target}/release/redrive`;
-const bench = (...args) => (_, seconds) => [program, "bench", "-o", "json", "--duration", `${seconds}s`, "--data", `${home}/data`, ...args];
-
-export const redrive = {
-  name: "redrive",
-  install: () => run("cargo", ["build", "--release", "--locked"]),
-  version: () => run(program, ["--version"]).trim().split(" ").at(-1),
-  rate: (answer) => answer.median.jobs_per_second,
-  variants: [
-    { how: "streams", durability: "fsync before every answer", fsynced: true, client: bench("--mode", "stream") },
-    { how: "batches of 100", durability: "fsync before every answer", fsynced: true, client: bench("--mode", "batch") },
-    { how: "one job per call, 64 callers", durability: "fsync before every answer", fsynced: true, client: bench("--mode", "unary") },
-    { how: "streams", durability: "none", fsynced: false, client: bench("--mode", "stream", "--durability", "none") },
-  ],
-};
+// redrive, from a binary that is there or from one that is built.
+export function redrive(given) {
+  const program = given ?? `${process.env.CARGO_TARGET_DIR ?? "target"}/release/redrive`;
+  const bench = (...args) => (_, seconds) => [program, "bench", "-o", "json", "--duration", `${seconds}s`, "--data", `${home}/data`, ...args];
+  const fsync = { durability: "fsync before every answer", fsynced: true };
+  return {
+    id: "redrive",
+    name: "redrive",
+    install: () => given ?? run("cargo", ["build", "--release", "--locked"]),
+    version: () => run(program, ["--version"]).trim().split(" ").at(-1),
+    rate: (answer) => answer.median.jobs_per_second,
+    variants: [
+      { how: "streams", ...fsync, client: bench("--mode", "stream") },
+      { how: "batches of 100", ...fsync, client: bench("--mode", "batch") },
+      { how: "one job per call, 64 callers", ...fsync, client: bench("--mode", "unary") },
+      { how: "streams", durability: "no fsync (--durability none)", fsynced: false, client: bench("--mode", "stream", "--durability", "none") },
+    ],
+  };
+}
 
 const client = (name) => (address, seconds) => [`${bin}/client-${name}`, "--address", address, "--seconds", seconds];
 
@@ -30,6 +32,7 @@ const redisServer = (fsync) => async (directory) => {
   const args = ["--port", port, "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "yes", "--appendfsync", fsync];
   return start(port, "redis-server", args.map(String));
 };
+const redisVersion = () => run("redis-server", ["--version"]).match(/v=(\S+)/)[1];
 const onRedis = (how, client) => [
   { how, durability: "Redis, appendfsync always", fsynced: true, start: redisServer("always"), client },
   { how, durability: "Redis, appendfsync everysec", fsynced: false, start: redisServer("everysec"), client },
@@ -53,7 +56,7 @@ const seppWith = (mode) => async (directory) => {
   };
   return start(port, `${bin}/sepp`, [], { env, cwd: directory });
 };
-const seppClient = (address, seconds) => [`${home}/sepp/release/redrive-bench-sepp`, "--address", address, "--seconds", seconds];
+const seppClient = (callers, batch) => (address, seconds) => [`${home}/sepp/release/redrive-bench-sepp`, "--address", address, "--seconds", seconds, "--callers", callers, "--batch", batch];
 
 async function rabbitmq(directory) {
   const [port, epmd] = [await freePort(), await freePort()];
@@ -94,54 +97,63 @@ const beanstalkd = (...flags) => async (directory) => {
   return start(port, "beanstalkd", ["-l", "127.0.0.1", "-p", String(port), ...flags.map((flag) => flag.replace("DIR", directory))]);
 };
 
+// `target`: how many times a peer's rate redrive means to reach.
 export const peers = [
   {
+    id: "beanstalkd",
     name: "beanstalkd",
+    target: 1,
     install: () => {
       apt("beanstalkd");
       goClient("beanstalkd");
     },
     version: () => run("beanstalkd", ["-v"]).trim().split(" ").at(-1),
     variants: [
-      { how: "32 producers, 32 workers", durability: "log, fsync each (-f0)", fsynced: true, start: beanstalkd("-b", "DIR", "-f0"), client: client("beanstalkd") },
-      { how: "32 producers, 32 workers", durability: "none (memory)", fsynced: false, start: beanstalkd(), client: client("beanstalkd") },
+      { how: "64 producers, 32 workers", durability: "log, fsync each (-f0)", fsynced: true, start: beanstalkd("-b", "DIR", "-f0"), client: client("beanstalkd") },
+      { how: "64 producers, 32 workers", durability: "none (memory)", fsynced: false, start: beanstalkd(), client: client("beanstalkd") },
     ],
   },
   {
-    name: "rabbitmq",
+    id: "rabbitmq",
+    name: "RabbitMQ",
+    target: 4,
     install: () => {
       apt("rabbitmq-server");
       goClient("rabbitmq");
     },
-    version: () => run("dpkg-query", ["-W", "-f", "${Version}", "rabbitmq-server"]).trim(),
+    version: () => run("dpkg-query", ["-W", "-f", "${Version}", "rabbitmq-server"]).split("-")[0],
     variants: [
-      { how: "confirms in a window of 200, ack each", durability: "quorum queue of one node, persistent", fsynced: true, start: rabbitmq, client: client("rabbitmq") },
+      { how: "2 × 1,000 publishes out, acks of up to 100", durability: "quorum queue of one node, fsync before the confirm", fsynced: true, start: rabbitmq, client: client("rabbitmq") },
     ],
   },
   {
-    name: "nats",
+    id: "nats",
+    name: "NATS JetStream",
+    target: 2,
     install: () => {
       goInstall(`github.com/nats-io/nats-server/v2@${natsServer}`);
       goClient("nats");
     },
-    version: () => natsServer,
+    version: () => natsServer.slice(1),
     variants: [
-      { how: "JetStream, publishes in a window of 256, ack each", durability: "file, fsync each (sync_interval: always)", fsynced: true, start: natsWith("always"), client: client("nats") },
-      { how: "JetStream, publishes in a window of 256, ack each", durability: "file, fsync every 2 min (default)", fsynced: false, start: natsWith('"2m"'), client: client("nats") },
+      { how: "4,000 publishes out, ack each", durability: "file, fsync each (sync_interval: always)", fsynced: true, start: natsWith("always"), client: client("nats") },
+      { how: "4,000 publishes out, ack each", durability: "file, fsync every 2 min (default)", fsynced: false, start: natsWith('"2m"'), client: client("nats") },
     ],
   },
   {
-    name: "faktory",
+    id: "faktory",
+    name: "Faktory",
+    target: 1,
     install: () => {
-      goInstall(`github.com/contribsys/faktory/cmd/faktory@${faktoryServer}`);
+      goInstall(`github.com/contribsys/faktory/cmd/faktory@latest`);
       apt("redis-server");
       goClient("faktory");
     },
-    version: () => faktoryServer,
+    version: () => run("go", ["version", "-m", `${bin}/faktory`]).match(/\smod\s+\S+\s+v(\S+)/)[1],
     variants: [
       {
         how: "32 producers, 32 workers",
-        durability: "its own Redis, snapshots and a log every second",
+        durability: "its own Redis, a snapshot every 30 s",
         fsynced: false,
         start: async (directory) => {
           const [port, web] = [await freePort(), await freePort()];
@@ -153,25 +165,38 @@ export const peers = [
     ],
   },
   {
+    id: "asynq",
     name: "asynq",
+    target: 1,
     install: () => {
       apt("redis-server");
       goClient("asynq");
     },
-    version: () => run("go", ["list", "-m", "-f", "{{.Version}}", "github.com/hibiken/asynq"], { cwd: "bench/peers" }).trim(),
+    version: () => {
+      const own = run("go", ["list", "-m", "-f", "{{.Version}}", "github.com/hibiken/asynq"], { cwd: "bench/peers" });
+      return `${own.trim().slice(1)} on Redis ${redisVersion()}`;
+    },
     variants: onRedis("32 producers, 64 workers", client("asynq")),
   },
   {
-    name: "bullmq",
+    id: "bullmq",
+    name: "BullMQ",
+    target: 10,
     install: () => {
       apt("redis-server");
-      run("npm", ["ci", "--silent", "--no-audit", "--no-fund"], { cwd: "bench/peers/bullmq" });
+      // Not `npm ci`: that insists on optional packages for other systems, which not every registry has.
+      run("npm", ["install", "--no-save", "--silent", "--no-audit", "--no-fund"], { cwd: "bench/peers/bullmq" });
     },
-    version: () => JSON.parse(run("npm", ["ls", "--json", "bullmq"], { cwd: "bench/peers/bullmq" })).dependencies.bullmq.version,
-    variants: onRedis("64 producers, 200 workers", (address, seconds) => ["node", "bench/peers/bullmq/main.mjs", "--address", address, "--seconds", seconds]),
+    version: () => {
+      const own = JSON.parse(run("npm", ["ls", "--json", "bullmq"], { cwd: "bench/peers/bullmq" }));
+      return `${own.dependencies.bullmq.version} on Redis ${redisVersion()}`;
+    },
+    variants: onRedis("bulks of 100, 200 at once", (address, seconds) => ["node", "bench/peers/bullmq/main.mjs", "--address", address, "--seconds", seconds]),
   },
   {
+    id: "sepp",
     name: "sepp",
+    target: 1,
     install: () => {
       const env = { ...process.env, CARGO_TARGET_DIR: `${home}/sepp` };
       run("cargo", ["install", "sepp", "--version", seppServer, "--locked", "--root", home, "--quiet"], { env });
@@ -179,9 +204,10 @@ export const peers = [
     },
     version: () => seppServer,
     variants: [
-      { how: "one job per call, 64 callers", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient },
-      { how: "batches of 100, 64 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: (...args) => [...seppClient(...args), "--batch", "100"] },
-      { how: "one job per call, 64 callers", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient },
+      { how: "one job per call, 64 callers", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("64", "1") },
+      { how: "batches of 100, 16 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("16", "100") },
+      { how: "one job per call, 64 callers", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("64", "1") },
+      { how: "batches of 100, 16 callers, ack each", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("16", "100") },
     ],
   },
 ];

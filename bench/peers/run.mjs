@@ -3,14 +3,15 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import os from "node:os";
 import { parseArgs } from "node:util";
-import { page } from "./page.mjs";
+import { page, summary } from "./page.mjs";
 import { drawPlot } from "./plot.mjs";
 import { peers, redrive } from "./peers.mjs";
-import { home, run, say } from "./tools.mjs";
+import { home, measure, say } from "./tools.mjs";
 
 const { values: flags } = parseArgs({
   options: {
     only: { type: "string" },
+    redrive: { type: "string" },
     rounds: { type: "string", default: "3" },
     seconds: { type: "string", default: "5" },
     publish: { type: "boolean", default: false },
@@ -25,13 +26,14 @@ if (flags.page) {
 }
 
 const wanted = flags.only?.split(",");
-const unknown = wanted?.find((name) => !peers.some((peer) => peer.name === name));
+const unknown = wanted?.find((name) => !peers.some((peer) => peer.id === name));
 if (unknown) {
-  console.error(`script/bench-peers: there is no ${unknown}; there are ${peers.map((peer) => peer.name).join(", ")}`);
+  console.error(`script/bench-peers: there is no ${unknown}; there are ${peers.map((peer) => peer.id).join(", ")}`);
   process.exit(2);
 }
-const chosen = [redrive, ...peers.filter((peer) => !wanted || wanted.includes(peer.name))];
+const chosen = [redrive(flags.redrive), ...peers.filter((peer) => !wanted || wanted.includes(peer.id))];
 mkdirSync(home, { recursive: true });
+rmSync(`${home}/data`, { recursive: true, force: true });
 
 // Everything is there before anything is measured: a compiler beside it would spoil the figures.
 const missing = [];
@@ -42,8 +44,9 @@ for (const peer of chosen) {
     await peer.install();
     ready.push({ peer, version: peer.version() });
   } catch (error) {
-    say(`${peer.name} cannot be installed: ${error.message}`);
-    missing.push({ name: peer.name, reason: error.message });
+    const reason = `could not be installed: ${error.message}`;
+    say(`${peer.name} ${reason}`);
+    missing.push({ name: peer.name, reason });
   }
 }
 
@@ -54,6 +57,7 @@ const results = ready.flatMap(({ peer, version }) =>
     durability: variant.durability,
     fsynced: variant.fsynced,
     version,
+    target: peer.target,
     jobs_per_second: [],
     failures: [],
   })),
@@ -64,13 +68,11 @@ for (let round = 1; round <= Number(flags.rounds); round++) {
     for (const variant of peer.variants) {
       const row = find(peer, variant);
       const directory = `${home}/data`;
-      rmSync(directory, { recursive: true, force: true });
       mkdirSync(directory, { recursive: true });
       let server;
       try {
         server = await variant.start?.(directory);
-        const command = variant.client(server?.address, flags.seconds);
-        const answer = JSON.parse(run(command[0], command.slice(1), { timeout: 120_000 }));
+        const answer = await measure(variant.client(server?.address, flags.seconds));
         row.jobs_per_second.push(Math.round(peer.rate ? peer.rate(answer) : answer.jobs_per_second));
         say(`${round}/${flags.rounds} ${peer.name}, ${variant.how}, ${variant.durability}: ${row.jobs_per_second.at(-1)} jobs/s`);
       } catch (error) {
@@ -78,6 +80,7 @@ for (let round = 1; round <= Number(flags.rounds); round++) {
         say(`${round}/${flags.rounds} ${peer.name}, ${variant.how}, ${variant.durability}: FAILED: ${error.message}`);
       } finally {
         await server?.stop();
+        rmSync(directory, { recursive: true, force: true });
       }
     }
   }
@@ -112,6 +115,7 @@ if (flags.publish) {
 }
 for (const place of places) drawPlot(report, `${place}/performance.png`);
 console.log(page(report).split("<!-- table -->")[1].trim());
+console.log(`\n${summary(report)}`);
 console.log(`\nResults: ${places.map((place) => `${place}/`).join(" and ")}`);
-const failed = results.some((row) => row.failures.length > 0);
+const failed = results.some((row) => row.failures.length > 0) || missing.some(({ name }) => name === "redrive");
 process.exit(failed ? 1 : 0);

@@ -18,8 +18,9 @@ func main() {
 	redis := asynq.RedisClientOpt{Addr: run.Address, PoolSize: producers + workers}
 	client := asynq.NewClient(redis)
 	server := asynq.NewServer(redis, asynq.Config{Concurrency: workers, LogLevel: asynq.ErrorLevel})
-	// asynq acknowledges after the handler has returned, out of our sight; the last few are on their way when the clock stops.
-	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+	// asynq acknowledges after the handler has returned, out of our sight.
+	handler := asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		measure.Check(task.Payload())
 		run.Done()
 		return nil
 	})
@@ -29,5 +30,12 @@ func main() {
 		_, err := client.Enqueue(task)
 		return err
 	})
-	run.Report()
+	inspector := asynq.NewInspector(redis)
+	run.Report(func() (int, error) {
+		info, err := inspector.GetQueueInfo("default")
+		if err != nil {
+			return 0, err
+		}
+		return info.Size, nil
+	})
 }

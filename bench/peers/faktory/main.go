@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -61,14 +62,8 @@ func (c *conn) answer() (string, error) {
 			return "", err
 		}
 		bytes := make([]byte, size+2)
-		for read := 0; read < len(bytes); {
-			n, err := c.in.Read(bytes[read:])
-			if err != nil {
-				return "", err
-			}
-			read += n
-		}
-		return string(bytes[:size]), nil
+		_, err = io.ReadFull(c.in, bytes)
+		return string(bytes[:size]), err
 	default:
 		return "", fmt.Errorf("faktory said %q", line)
 	}
@@ -90,9 +85,11 @@ func main() {
 					continue
 				}
 				var job struct {
-					Jid string `json:"jid"`
+					Jid  string   `json:"jid"`
+					Args []string `json:"args"`
 				}
 				measure.Must(json.Unmarshal([]byte(text), &job))
+				measure.Check([]byte(strings.Join(job.Args, "")))
 				_, err = c.call(fmt.Sprintf(`ACK {"jid":%q}`, job.Jid))
 				measure.Must(err)
 				run.Done()
@@ -106,5 +103,19 @@ func main() {
 		_, err := producers[number].call("PUSH " + job)
 		return err
 	})
-	run.Report()
+	own := dial(run.Address, "")
+	run.Report(func() (int, error) {
+		// Every ACK was answered; what was enqueued in vain would still be in the queue.
+		text, err := own.call("INFO")
+		if err != nil {
+			return 0, err
+		}
+		var info struct {
+			Faktory struct {
+				Enqueued int `json:"total_enqueued"`
+			} `json:"faktory"`
+		}
+		err = json.Unmarshal([]byte(text), &info)
+		return info.Faktory.Enqueued, err
+	})
 }

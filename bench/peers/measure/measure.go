@@ -1,5 +1,5 @@
 // Package measure drives the same load against every peer: jobs of 256 bytes are enqueued for some seconds, by producers
-// who may be a little ahead of the workers, and the clock stops when the last one is acknowledged.
+// who may be a little ahead of the workers, and the clock stops when the server itself says that nothing is left.
 package measure
 
 import (
@@ -22,6 +22,7 @@ type Run struct {
 	seconds  float64
 	began    time.Time
 	deadline time.Time
+	ended    time.Time
 	made     atomic.Int64
 	done     atomic.Int64
 	// One for each job that is enqueued and not yet acknowledged.
@@ -89,17 +90,45 @@ func (run *Run) look() {
 // Finished is closed when every job is done.
 func (run *Run) Finished() <-chan struct{} { return run.finished }
 
-// Report waits for the last job and prints what came out.
-func (run *Run) Report() {
+// Stop stops the clock, where asking what is left takes longer than the work did.
+func (run *Run) Stop() { run.ended = time.Now() }
+
+// Report waits for the last job, and until the server has none: what is acknowledged without an answer is on its way for
+// a while. Then it prints what came out.
+func (run *Run) Report(left func() (int, error)) {
 	<-run.finished
-	seconds := time.Since(run.began).Seconds()
-	jobs := run.done.Load()
+	jobs, patience := run.done.Load(), time.Now().Add(10*time.Second)
+	for {
+		count, err := left()
+		Must(err)
+		if count == 0 {
+			break
+		}
+		if time.Now().After(patience) {
+			Must(fmt.Errorf("the server still has %d of %d acknowledged jobs", count, jobs))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if run.ended.IsZero() {
+		run.Stop()
+	}
+	seconds := run.ended.Sub(run.began).Seconds()
+	if made := run.made.Load(); made != jobs || jobs == 0 {
+		Must(fmt.Errorf("%d jobs were enqueued, %d acknowledged", made, jobs))
+	}
 	text, err := json.Marshal(map[string]any{
 		"jobs": jobs, "seconds": seconds, "jobs_per_second": float64(jobs) / seconds,
 	})
 	Must(err)
 	fmt.Println(string(text))
 	os.Exit(0)
+}
+
+// Check sees that a delivered job carries the body.
+func Check(body []byte) {
+	if len(body) != len(Body) {
+		Must(fmt.Errorf("a body of %d bytes instead of %d was delivered", len(body), len(Body)))
+	}
 }
 
 // Must ends the program with what went wrong.

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -10,19 +11,20 @@ import (
 )
 
 const (
-	producers = 4
-	consumers = 4
+	producers = 1
+	consumers = 1
 	// Publishes of one producer whose acknowledgement is outstanding.
-	window = 256
+	window = 4000
 )
 
 func main() {
-	run := measure.Start(producers * window * 4)
+	run := measure.Start(producers * window * 2)
 	ctx := context.Background()
 	open := func() jetstream.JetStream {
 		conn, err := nats.Connect(run.Address)
 		measure.Must(err)
-		stream, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(window))
+		stream, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(window),
+			jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { measure.Must(err) }))
 		measure.Must(err)
 		return stream
 	}
@@ -39,6 +41,7 @@ func main() {
 		own, err := open().Consumer(ctx, "bench", consumer.CachedInfo().Name)
 		measure.Must(err)
 		_, err = own.Consume(func(message jetstream.Msg) {
+			measure.Check(message.Data())
 			measure.Must(message.Ack())
 			run.Done()
 		})
@@ -49,8 +52,14 @@ func main() {
 		streams[i] = open()
 	}
 	run.Begin(producers, func(number int) error {
-		_, err := streams[number].PublishAsync("bench", measure.Body)
+		_, err := streams[number].PublishAsync("bench", measure.Body, jetstream.WithStallWait(10*time.Second))
 		return err
 	})
-	run.Report()
+	run.Report(func() (int, error) {
+		info, err := stream.Info(ctx)
+		if err != nil {
+			return 0, err
+		}
+		return int(info.State.Msgs), nil
+	})
 }
