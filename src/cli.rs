@@ -114,8 +114,8 @@ struct ServeArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     insecure: Option<bool>,
-    /// What is certain when a call is answered: fsync, or none for experiments (a power cut loses what was
-    /// acknowledged); on Redis primary, replicated(n) or fsync(n) [default: fsync, on Redis primary]
+    /// What is certain when a call is answered: fsync; interval(100ms), where a power cut loses up to that
+    /// long of what was acknowledged; or none, where it loses more. On Redis primary, replicated(n) or fsync(n) [default: fsync, on Redis primary]
     #[arg(long, value_name = "LEVEL", env = "REDRIVE_DURABILITY", hide_env_values = true)]
     #[arg(value_parser = durability)]
     durability: Option<Durability>,
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(given.config.as_deref(), Some(Path::new("c.toml")));
         assert_eq!(given.data.as_deref(), Some(Path::new("d")));
         assert_eq!(given.listen, "[::1]:1".parse().ok());
-        assert_eq!((given.insecure, given.durability), (Some(true), Some(Durability::None)));
+        assert_eq!((given.insecure, given.durability), (Some(true), Durability::parse("none")));
         assert_eq!(given.log_level, Some(LogLevel::Debug));
         assert_eq!(given.log_format, Some(LogFormat::Json));
         assert_eq!(overrides(&["redrive", "serve", "--insecure=no"]).insecure, Some(false));

@@ -18,7 +18,7 @@ use redrive::{
     env::ManualClock,
     store::{
         Ack, Ask, BreakerNotice, Claim, DeadNotice, Listener, Nack, Settlements, Share, Store,
-        embedded::{Embedded, Options},
+        embedded::{Durability, Embedded, Options},
     },
 };
 use std::{path::Path, sync::Arc, time::Duration};
@@ -44,7 +44,8 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub(crate) fn open(directory: &Path) -> Self {
-        let options = Options { sync: false, reserve_bytes: 0, ..Options::new(directory) };
+        let options =
+            Options { durability: Durability::None, reserve_bytes: 0, ..Options::new(directory) };
         let clock = Arc::new(ManualClock::at(Duration::from_secs(1_800_000_000)));
         // The queue's breaker would rightly hold back work of which every attempt fails.
         let mut settings = Settings::default();

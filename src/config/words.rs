@@ -1,6 +1,8 @@
 //! Settings that are one of a few words.
 
-use crate::store::redis::Durability as RedisDurability;
+use crate::store::{
+    embedded::Durability as EmbeddedDurability, redis::Durability as RedisDurability,
+};
 use std::fmt;
 
 /// An address as it was given. It may hold a password, so nobody gets to see it.
@@ -81,23 +83,17 @@ impl LogLevel {
 /// What is certain when a call is answered. Each engine has its own levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Embedded: the change is on the disk.
-    Fsync,
-    /// Embedded: the change is with the operating system: a power cut loses what was acknowledged.
-    None,
+    Embedded(EmbeddedDurability),
     Redis(RedisDurability),
 }
 
 impl Durability {
-    pub const RULE: &str = "\"fsync\" or \"none\" for the embedded store, and for Redis \"primary\", \
-                            \"replicated(n)\" or \"fsync(n)\", n being a number of replicas";
+    pub const RULE: &str = "\"fsync\", \"interval(100ms)\" (1ms to 1m) or \"none\" for the embedded store, and \
+                            for Redis \"primary\", \"replicated(n)\" or \"fsync(n)\", n being a number of replicas";
 
     pub fn parse(word: &str) -> Option<Self> {
-        match word {
-            "fsync" => Some(Self::Fsync),
-            "none" => Some(Self::None),
-            level => RedisDurability::parse(level).map(Self::Redis),
-        }
+        let embedded = EmbeddedDurability::parse(word).map(Self::Embedded);
+        embedded.or_else(|| RedisDurability::parse(word).map(Self::Redis))
     }
 
     pub fn is_of_redis(self) -> bool {
@@ -108,8 +104,7 @@ impl Durability {
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fsync => f.write_str("fsync"),
-            Self::None => f.write_str("none"),
+            Self::Embedded(level) => level.fmt(f),
             Self::Redis(level) => level.fmt(f),
         }
     }

@@ -3,6 +3,7 @@
 use crate::{
     config::{Config, Durability},
     domain::policy::RetryPolicy,
+    store::embedded,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -69,16 +70,7 @@ impl<'a> Banner<'a> {
         for (label, value) in self.found {
             line(label, value);
         }
-        line(
-            "durability",
-            &match self.durability {
-                Durability::Fsync => "fsync: what is answered is on the disk".to_owned(),
-                Durability::None => {
-                    "none: for experiments, a power cut loses what was acknowledged".to_owned()
-                }
-                Durability::Redis(level) => level.to_string(),
-            },
-        );
+        line("durability", &meaning(self.durability));
         line("config", &self.config());
         line("retries", &format!("{}, unless a queue says otherwise", self.policy.horizon()));
         for (queue, horizon) in self.queues.iter().take(QUEUES_MAX) {
@@ -117,6 +109,21 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
+/// What an answer means.
+fn meaning(durability: Durability) -> String {
+    let means = match durability {
+        Durability::Embedded(embedded::Durability::Fsync) => "what is answered is on the disk",
+        Durability::Embedded(embedded::Durability::Interval(_)) => {
+            "a power cut loses up to that long of what was acknowledged, a crash nothing"
+        }
+        Durability::Embedded(embedded::Durability::None) => {
+            "for experiments, a power cut loses what was acknowledged"
+        }
+        Durability::Redis(level) => return level.to_string(),
+    };
+    format!("{durability}: {means}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +146,8 @@ mod tests {
 
     #[test]
     fn the_banner_says_what_runs_where_and_what_to_try_next() {
-        let text = text("127.0.0.1:7433", Durability::Fsync, None, false);
+        let text =
+            text("127.0.0.1:7433", Durability::Embedded(embedded::Durability::Fsync), None, false);
         let expected = r#"redrive 1.2.3
   gRPC        127.0.0.1:7433
   data        /srv/redrive-data
@@ -155,19 +163,31 @@ Try it, in another terminal:
 
     #[test]
     fn an_open_server_says_so_and_the_command_still_reaches_it() {
-        let open = text("0.0.0.0:7000", Durability::Fsync, None, false);
+        let open =
+            text("0.0.0.0:7000", Durability::Embedded(embedded::Durability::Fsync), None, false);
         assert!(open.contains("  gRPC        0.0.0.0:7000\n  access      open: "), "{open}");
         assert!(open.contains(" 127.0.0.1:7000 redrive.v1."), "{open}");
-        let open = text("[::]:7000", Durability::Fsync, None, false);
+        let open =
+            text("[::]:7000", Durability::Embedded(embedded::Durability::Fsync), None, false);
         assert!(open.contains(" [::1]:7000 redrive.v1."), "{open}");
     }
 
     #[test]
     fn a_file_that_was_only_found_is_pointed_out() {
-        let found = text("127.0.0.1:1", Durability::Fsync, Some("/a/redrive.toml"), false);
+        let found = text(
+            "127.0.0.1:1",
+            Durability::Embedded(embedded::Durability::Fsync),
+            Some("/a/redrive.toml"),
+            false,
+        );
         let line = "  config      /a/redrive.toml (found in the working directory)\n";
         assert!(found.contains(line), "{found}");
-        let named = text("127.0.0.1:1", Durability::Fsync, Some("/a/redrive.toml"), true);
+        let named = text(
+            "127.0.0.1:1",
+            Durability::Embedded(embedded::Durability::Fsync),
+            Some("/a/redrive.toml"),
+            true,
+        );
         assert!(named.contains("  config      /a/redrive.toml\n"), "{named}");
     }
 
@@ -180,7 +200,7 @@ Try it, in another terminal:
             address: "127.0.0.1:1".parse().unwrap(),
             place: "/d".into(),
             found: &[],
-            durability: Durability::Fsync,
+            durability: Durability::Embedded(embedded::Durability::Fsync),
             source: None,
             named: false,
             policy: &policy,
@@ -195,7 +215,8 @@ Try it, in another terminal:
 
     #[test]
     fn less_durability_is_not_kept_quiet() {
-        let text = text("127.0.0.1:1", Durability::None, None, false);
+        let text =
+            text("127.0.0.1:1", Durability::Embedded(embedded::Durability::None), None, false);
         let line = "  durability  none: for experiments, a power cut loses what was acknowledged\n";
         assert!(text.contains(line), "{text}");
     }

@@ -15,8 +15,10 @@ use std::{future::Future, sync::Arc};
 use tokio::net::TcpListener;
 
 pub(super) fn open_embedded(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embedded, OpenError> {
-    let options =
-        Options { sync: config.durability == Durability::Fsync, ..Options::new(&config.data) };
+    let mut options = Options::new(&config.data);
+    if let Durability::Embedded(level) = config.durability {
+        options.durability = level;
+    }
     Embedded::open(options, Arc::new(SystemClock::new()), wakeups)
 }
 

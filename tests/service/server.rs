@@ -21,7 +21,7 @@ use redrive::{
     },
     store::{
         Store, Sweep,
-        embedded::{Embedded, Options},
+        embedded::{Durability, Embedded, Options},
     },
 };
 use std::{future::pending, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -126,7 +126,7 @@ impl Server {
         let wakeups = Arc::new(Wakeups::default());
         let options = Options {
             // A power cut is the business of other tests.
-            sync: false,
+            durability: Durability::None,
             max_queues: limits.queues,
             ..Options::new(directory.path())
         };

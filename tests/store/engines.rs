@@ -106,7 +106,7 @@ impl Engine for Embedded {
         told: Arc<dyn Listener>,
     ) -> Result<Self, String> {
         let options = Options {
-            sync: false,
+            durability: embedded::Durability::None,
             reserve_bytes: 0,
             max_queues: place.max_queues,
             ..Options::new(&place.directory)

@@ -4,7 +4,7 @@ use super::{
     codec,
     leases::{Held, Traits},
     memory::QueueNumber,
-    places::{Place, Tie},
+    places::{Place, Tie, lost_place},
     sweep::PROMOTIONS_MAX,
     writer::{Failure, Writer},
 };
@@ -154,11 +154,16 @@ impl Writer<'_> {
                 return Ok(());
             }
             let before = basket.out.jobs.len();
-            for first in firsts {
-                self.take_one(ask, share, first, probe, basket)?;
-                if basket.full {
-                    return Ok(());
+            let mut gone = 0;
+            for first in &firsts {
+                if basket.full || !self.take_one(ask, share, first, probe, basket)? {
+                    break;
                 }
+                gone += 1;
+            }
+            self.leave_line(&firsts[..gone], not_first.is_none())?;
+            if basket.full {
+                return Ok(());
             }
             // Jobs that were past their deadline or corrupt made room for others.
             most -= basket.out.jobs.len() - before;
@@ -196,50 +201,58 @@ impl Writer<'_> {
         Ok(firsts)
     }
 
+    /// Removes the places of jobs that have been taken. `in_a_row`: with none left between them.
+    fn leave_line(&mut self, taken: &[First], in_a_row: bool) -> Result<(), Failure> {
+        match taken {
+            [.., last] if in_a_row && taken.len() > 1 => {
+                let (place, at) = (&last.place, last.at.millis().cast_signed());
+                let up_to = (place.queue, place.rank(), at, &place.tie);
+                if self.sql.delete_first_ready.execute(up_to)? != taken.len() {
+                    return Err(lost_place(place));
+                }
+            }
+            _ => {
+                for First { place, at } in taken {
+                    self.delete_ready(place, *at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases a job, or buries it if nobody should get it any more; its place remains, for `leave_line`. False: there is
+    /// no room for it.
     fn take_one(
         &mut self,
         ask: &Ask,
         share: &Share,
-        first: First,
+        First { place, at }: &First,
         probe: bool,
         basket: &mut Basket<'_>,
-    ) -> Result<(), Failure> {
-        let First { place, at } = first;
+    ) -> Result<bool, Failure> {
+        let at = *at;
         let settings = ask.settings.queue(&share.queue);
         let traits = Traits(if place.seen { Traits::SEEN } else { 0 });
         let progress = self.progress_of(place.number, traits)?;
         let spec = match self.read_job(place.number)? {
             Ok(spec) => spec,
             Err(damaged) => {
-                return self.bury_ready(
-                    &place,
-                    at,
-                    &damaged,
-                    &progress,
-                    DeadReason::Corrupt,
-                    settings,
-                    basket,
-                );
+                let reason = DeadReason::Corrupt;
+                self.bury_first(place, &damaged, &progress, reason, settings, basket)?;
+                return Ok(true);
             }
         };
         if progress.deadline(spec.expires_at).is_some_and(|deadline| deadline <= self.now) {
-            return self.bury_ready(
-                &place,
-                at,
-                &spec,
-                &progress,
-                DeadReason::Expired,
-                settings,
-                basket,
-            );
+            self.bury_first(place, &spec, &progress, DeadReason::Expired, settings, basket)?;
+            return Ok(true);
         }
         let failure = self.failure_before(place.number, &progress)?;
         let bytes = sizes::of_job(&spec) + sizes::of_past(&progress, failure.as_ref());
         if !basket.has_room_for(bytes) {
-            return Ok(());
+            return Ok(false);
         }
         basket.bytes += bytes;
-        self.take_ready(&place, at)?;
+        self.memory.change(place.queue, |queue| queue.depths.ready -= 1);
         let mut progress = progress;
         let attempt = progress.deliver();
         let duration = basket.claim.lease_duration.unwrap_or(settings.lease_duration);
@@ -259,7 +272,7 @@ impl Writer<'_> {
             answer: basket.out.answer,
             duration,
             ready_at: at,
-            traits: traits_of(&place, &spec, &progress, probe),
+            traits: traits_of(place, &spec, &progress, probe),
             breaker: self.transitions(place.queue),
             request: basket.request.clone(),
         };
@@ -270,7 +283,7 @@ impl Writer<'_> {
             self.memory.probe_out(place.queue, place.number, self.now);
         }
         basket.out.jobs.push(delivered);
-        Ok(())
+        Ok(true)
     }
 
     /// What a delivery remembers of its queue's breaker.
@@ -279,18 +292,16 @@ impl Writer<'_> {
     }
 
     /// A job at the front of its line that nobody should get any more.
-    #[expect(clippy::too_many_arguments, reason = "all of it is what a burial takes")]
-    fn bury_ready(
+    fn bury_first(
         &mut self,
         place: &Place,
-        at: Timestamp,
         spec: &Spec,
         progress: &Progress,
         reason: DeadReason,
         settings: &QueueSettings,
         basket: &mut Basket<'_>,
     ) -> Result<(), Failure> {
-        self.take_ready(place, at)?;
+        self.memory.change(place.queue, |queue| queue.depths.ready -= 1);
         self.bury(place, spec, progress, reason, settings)?;
         basket.buried += 1;
         if basket.buried == BURIALS_MAX {

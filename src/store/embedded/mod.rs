@@ -12,6 +12,7 @@ mod dead;
 mod directory_lock;
 mod disk;
 mod enqueue;
+mod flush;
 mod guards;
 mod leases;
 mod list;
@@ -35,6 +36,7 @@ mod writer;
 mod writer_thread;
 
 pub use audit::audit;
+pub use flush::Durability;
 
 use super::codec;
 use crate::{
@@ -56,6 +58,7 @@ use crate::{
 };
 use disk::{Disk, create_directory, sync_directory};
 use enqueue::Incoming;
+use flush::Flusher;
 use rusqlite::Connection;
 use std::{
     io,
@@ -77,8 +80,7 @@ const READERS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub directory: PathBuf,
-    /// False: nothing is fsynced, and a power cut loses what was acknowledged.
-    pub sync: bool,
+    pub durability: Durability,
     /// Enqueue is refused when the disk has less room than this.
     pub reserve_bytes: u64,
     pub max_queues: usize,
@@ -90,7 +92,7 @@ impl Options {
         let limits = Limits::default();
         Self {
             directory: directory.into(),
-            sync: true,
+            durability: Durability::Fsync,
             reserve_bytes: 64 << 20,
             max_queues: limits.queues,
             max_leases: limits.leases,
@@ -148,7 +150,7 @@ impl Embedded {
         let database = directory.join(schema::DATABASE);
         let in_database =
             |error: schema::SchemaError| OpenError::Schema { path: database.clone(), error };
-        let connection = schema::open_writer(&database, options.sync).map_err(in_database)?;
+        let connection = schema::open_writer(&database, options.durability).map_err(in_database)?;
         sync_directory(&directory).map_err(in_directory)?;
 
         // The writer borrows its connection, so it lives on the thread's own stack; what opening it finds comes back here.
@@ -157,6 +159,12 @@ impl Embedded {
         let (commands, inbox) = mpsc::channel(WAITING_MAX);
         let health = Arc::new(RwLock::new(Health::Well));
         let disk = Disk { directory: directory.clone(), reserve_bytes: options.reserve_bytes };
+        let flusher = match options.durability {
+            Durability::Interval(interval) => {
+                Some(Flusher::start(&directory, interval, health.clone()).map_err(in_directory)?)
+            }
+            Durability::Fsync | Durability::None => None,
+        };
         let thread = {
             let (clock, health, disk) = (clock.clone(), health.clone(), disk.clone());
             thread::Builder::new()
@@ -165,10 +173,11 @@ impl Embedded {
                     match Writer::open(&connection, options, listener, reading) {
                         Ok(writer) => {
                             drop(opened.send(Ok(writer.clock())));
-                            run(writer, inbox, &*clock, &disk, &health);
+                            run(writer, inbox, &*clock, &disk, flusher.as_ref(), &health);
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     };
+                    drop(flusher);
                     close(connection);
                     drop(lock);
                 })

@@ -192,12 +192,17 @@ impl Writer<'_> {
     }
 
     pub(super) fn take_ready(&mut self, place: &Place, at: Timestamp) -> Result<(), Failure> {
-        let key = (place.queue, place.rank(), at.millis().cast_signed(), &place.tie);
-        if self.sql.delete_ready.execute(key)? == 0 {
-            return Err(lost_place(place));
-        }
+        self.delete_ready(place, at)?;
         self.memory.change(place.queue, |queue| queue.depths.ready -= 1);
         Ok(())
+    }
+
+    pub(super) fn delete_ready(&mut self, place: &Place, at: Timestamp) -> Result<(), Failure> {
+        let key = (place.queue, place.rank(), at.millis().cast_signed(), &place.tie);
+        match self.sql.delete_ready.execute(key)? {
+            0 => Err(lost_place(place)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn take_scheduled(&mut self, place: &Place, at: Timestamp) -> Result<(), Failure> {
@@ -242,6 +247,12 @@ impl Writer<'_> {
     /// The lease is over.
     pub(super) fn end_lease(&mut self, number: u64, queue: QueueNumber) -> Result<(), Failure> {
         self.sql.delete_lease.execute([number.cast_signed()])?;
+        self.forget_lease(number, queue);
+        Ok(())
+    }
+
+    /// The same, while its row is still there.
+    pub(super) fn forget_lease(&mut self, number: u64, queue: QueueNumber) {
         if self.leases_are_full() {
             self.memory.tell_all();
         }
@@ -250,7 +261,6 @@ impl Writer<'_> {
         if held.is_some_and(|held| held.traits.has(Traits::PROBE)) {
             self.memory.probe_back(queue, number, self.now);
         }
-        Ok(())
     }
 
     /// Where a delivery that did not succeed leads; the lease has been ended.
@@ -385,6 +395,18 @@ impl Writer<'_> {
         queue: QueueNumber,
         traits: Traits,
     ) -> Result<(), Failure> {
+        self.strip(number, queue, traits)?;
+        self.sql.delete_job.execute([number.cast_signed()])?;
+        Ok(())
+    }
+
+    /// Removes all that hangs on a job.
+    pub(super) fn strip(
+        &mut self,
+        number: u64,
+        queue: QueueNumber,
+        traits: Traits,
+    ) -> Result<(), Failure> {
         let row = number.cast_signed();
         if traits.has(Traits::OWN_ID | Traits::DEADLINE)
             && let Some((spec, _)) = self.read_head(number)?
@@ -401,13 +423,12 @@ impl Writer<'_> {
             self.sql.delete_attempts.execute([row])?;
             self.sql.delete_failures.execute([row])?;
         }
-        self.sql.delete_job.execute([row])?;
         Ok(())
     }
 }
 
 /// A job must be exactly where the tables say that it is.
-fn lost_place(place: &Place) -> Failure {
+pub(super) fn lost_place(place: &Place) -> Failure {
     Failure::Stopped(format!("job number {} is not where the store has it", place.number))
 }
 

@@ -1,6 +1,7 @@
 //! The format on disk, in one screen. A job has one home: `jobs` holds what never changes, and exactly one of `ready`,
 //! `scheduled`, `leases`, `dead` and `completed` has its place.
 
+use super::Durability;
 use rusqlite::{Connection, OpenFlags, ffi::ErrorCode};
 use std::path::Path;
 
@@ -168,12 +169,12 @@ pub enum SchemaError {
 }
 
 /// Opens the database for its one writer, and makes it if it is not there.
-pub(super) fn open_writer(path: &Path, sync: bool) -> Result<Connection, SchemaError> {
+pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, SchemaError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    prepare(&connection, sync).map_err(or_unreadable)?;
+    prepare(&connection, durability).map_err(or_unreadable)?;
     Ok(connection)
 }
 
@@ -200,7 +201,7 @@ fn or_unreadable(error: SchemaError) -> SchemaError {
     }
 }
 
-fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
+fn prepare(connection: &Connection, durability: Durability) -> Result<(), SchemaError> {
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if tables == 0 {
@@ -209,7 +210,7 @@ fn prepare(connection: &Connection, sync: bool) -> Result<(), SchemaError> {
         check(connection)?;
     }
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", if sync { "FULL" } else { "OFF" })?;
+    connection.pragma_update(None, "synchronous", durability.synchronous())?;
     connection.pragma_update(None, "cache_size", -32 * 1024)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "wal_autocheckpoint", 4_000)?;

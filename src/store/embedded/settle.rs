@@ -20,6 +20,10 @@ use crate::{
 /// Keys of finished jobs that a queue remembers.
 const FINISHED_KEYS_MAX: u64 = 1_000_000;
 
+/// Numbers of jobs that are done, while their rows are still there.
+#[derive(Default)]
+struct Done(Vec<i64>);
+
 /// A delivery that ended without an Ack.
 pub(super) struct Ended {
     pub(super) attempt: Attempt,
@@ -30,9 +34,11 @@ impl Writer<'_> {
     pub(super) fn settle(&mut self, ask: &Ask, items: Settlements) -> Result<Settled, Failure> {
         let mut settled = Settled::default();
         let mut dice = Dice::new(!ask.seed);
+        let mut done = Done::default();
         for ack in items.acks {
-            settled.acks.push(self.ack(ask, &ack)?);
+            settled.acks.push(self.ack(ask, &ack, &mut done)?);
         }
+        self.remove_done(&mut done)?;
         for nack in items.nacks {
             settled.nacks.push(self.nack(ask, nack, &mut dice)?);
         }
@@ -42,8 +48,14 @@ impl Writer<'_> {
         Ok(settled)
     }
 
-    fn ack(&mut self, ask: &Ask, ack: &Ack) -> Result<Result<Acked, LeaseLost>, Failure> {
+    fn ack(
+        &mut self,
+        ask: &Ask,
+        ack: &Ack,
+        done: &mut Done,
+    ) -> Result<Result<Acked, LeaseLost>, Failure> {
         let Some(held) = self.memory.leases.current(ack.lease) else {
+            self.remove_done(done)?;
             let done = !self.job_exists(ack.lease.number)? || self.acked_before(ack.lease)?;
             return Ok(if done { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) });
         };
@@ -59,8 +71,9 @@ impl Writer<'_> {
         match kept {
             Some((retention, held)) => self.complete(&held, ack, retention)?,
             None => {
-                self.end_lease(number, queue)?;
-                self.remove(number, queue, traits)?;
+                self.forget_lease(number, queue);
+                self.strip(number, queue, traits)?;
+                done.0.push(number.cast_signed());
             }
         }
         self.memory.change(queue, |queue| {
@@ -72,6 +85,18 @@ impl Writer<'_> {
             self.heed_success(queue, sent, &settings)?;
         }
         Ok(Ok(Acked { already_gone: false }))
+    }
+
+    /// Jobs that came together mostly go together, and a row of them is removed in one go.
+    fn remove_done(&mut self, done: &mut Done) -> Result<(), Failure> {
+        done.0.sort_unstable();
+        for row in done.0.chunk_by(|number, next| number + 1 == *next) {
+            let ends = (row[0], row[row.len() - 1]);
+            self.sql.delete_leases.execute(ends)?;
+            self.sql.delete_jobs.execute(ends)?;
+        }
+        done.0.clear();
+        Ok(())
     }
 
     fn job_exists(&mut self, number: u64) -> Result<bool, Failure> {

@@ -44,11 +44,13 @@ statements! {
     insert_job: "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4)";
     move_job: "UPDATE jobs SET queue = ?2 WHERE number = ?1";
     delete_job: "DELETE FROM jobs WHERE number = ?1";
+    delete_jobs: "DELETE FROM jobs WHERE number BETWEEN ?1 AND ?2";
     job: "SELECT head, body FROM jobs WHERE number = ?1";
     job_head: "SELECT head, queue FROM jobs WHERE number = ?1";
 
     insert_ready: "INSERT INTO ready VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     delete_ready: "DELETE FROM ready WHERE queue = ?1 AND rank = ?2 AND at = ?3 AND tie = ?4";
+    delete_first_ready: "DELETE FROM ready WHERE queue = ?1 AND (rank, at, tie) <= (?2, ?3, ?4)";
     first_ready: "SELECT queue, rank, at, tie, number, seen FROM ready WHERE queue = ?1 \
         ORDER BY rank, at, tie LIMIT ?2";
 
@@ -60,6 +62,7 @@ statements! {
 
     insert_lease: "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, ?13)";
     delete_lease: "DELETE FROM leases WHERE number = ?1";
+    delete_leases: "DELETE FROM leases WHERE number BETWEEN ?1 AND ?2";
     extend_lease: "UPDATE leases SET expires_at = ?2, checkpoint = coalesce(?3, checkpoint) \
         WHERE number = ?1";
     mark_lease: "UPDATE leases SET traits = traits | ?2 WHERE number = ?1";

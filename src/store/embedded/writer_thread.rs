@@ -2,6 +2,7 @@
 
 use super::{
     disk::Disk,
+    flush::Flusher,
     writer::{Call, Failure, Writer},
 };
 use crate::{
@@ -21,6 +22,7 @@ pub(super) fn run(
     mut inbox: mpsc::Receiver<Call>,
     clock: &dyn Clock,
     disk: &Disk,
+    flusher: Option<&Flusher>,
     health: &RwLock<Health>,
 ) {
     while let Some(first) = inbox.blocking_recv() {
@@ -37,29 +39,47 @@ pub(super) fn run(
             inbox.close();
         }
         let calls = disk.take_no_jobs_when_low(calls);
+        if let Some(why) = is_stopped(health) {
+            refuse(calls, &why);
+            return stop(&mut inbox, health, why);
+        }
         match writer.step(clock.read(), calls) {
-            Ok(()) => {}
+            Ok(()) => flusher.into_iter().for_each(Flusher::written),
             Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
             Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
-                tracing::error!(
-                    why,
-                    "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
-                );
                 return stop(&mut inbox, health, why);
             }
         }
     }
 }
 
+/// Why nothing more may be written, if the flusher has found that out.
+fn is_stopped(health: &RwLock<Health>) -> Option<String> {
+    match &*health.read().unwrap_or_else(PoisonError::into_inner) {
+        Health::Stopped(why) => Some(why.clone()),
+        _ => None,
+    }
+}
+
 /// Refuses everything from now on, until everybody has gone.
 fn stop(inbox: &mut mpsc::Receiver<Call>, health: &RwLock<Health>, why: String) {
+    tracing::error!(
+        why,
+        "the store stops taking writes: what is on disk must be read afresh, so restart redrive"
+    );
     *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.clone());
-    let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
     while let Some(call) = inbox.blocking_recv() {
         if call.is_the_last() {
             inbox.close();
         }
-        drop(call.reply.send(Err(error.clone())));
+        refuse([call], &why);
+    }
+}
+
+fn refuse(calls: impl IntoIterator<Item = Call>, why: &str) {
+    for call in calls {
+        let error = StoreError::Unavailable(format!("writes have stopped: {why}"));
+        drop(call.reply.send(Err(error)));
     }
 }
 
