@@ -270,13 +270,7 @@ impl Breaker {
             }
             (BreakerState::Closed, Signal::Failure { error }) => {
                 tally.failure(job, settings);
-                let nothing_opens_it = self.forced.is_some() || settings.disabled;
-                if nothing_opens_it || !tally.is_an_outage(settings, now) {
-                    return false;
-                }
-                // An outage says nothing about what is usual.
-                tally.end_row();
-                self.trip(now, settings.recovery_timeout, None, error)
+                self.reconsider(tally, error, settings, now)
             }
             (BreakerState::HalfOpen, Signal::Failure { error }) if sent.probe => {
                 self.trip(now, settings.recovery_timeout, probe, error)
@@ -287,6 +281,24 @@ impl Breaker {
             }
             _ => false,
         }
+    }
+
+    /// Opens if what has been counted, this error being the last of it, is an outage. True: it has.
+    pub fn reconsider(
+        &mut self,
+        tally: &mut Tally,
+        error: String,
+        settings: &BreakerSettings,
+        now: Timestamp,
+    ) -> bool {
+        let closed = self.state(settings, now) == BreakerState::Closed;
+        let nothing_opens_it = self.forced.is_some() || settings.disabled;
+        if !closed || nothing_opens_it || !tally.is_an_outage(settings, now) {
+            return false;
+        }
+        // An outage says nothing about what is usual.
+        tally.end_row();
+        self.trip(now, settings.recovery_timeout, None, error)
     }
 
     /// True: that was later than before.

@@ -7,10 +7,12 @@ use crate::{
     servers::{Kind, Launch, Server},
 };
 use redrive::grpc::pb::{
-    BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, IdleReason, NackKind,
+    BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, IdleReason, Job, NackKind,
     PauseQueueRequest, ResetBreakerRequest, ResumeQueueRequest, SetBreakerRequest,
+    queue_service_client::QueueServiceClient,
 };
 use std::time::{Duration, Instant};
+use tonic::transport::Channel;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_servers_share_one_queue_and_no_job_is_with_two_workers() {
@@ -109,7 +111,6 @@ async fn why_idle(fleet: &Fleet) -> Vec<IdleReason> {
     reasons
 }
 
-/// Each server counts by itself what it is told; what comes of it holds for all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_breaker_that_failures_open_at_one_server_is_open_at_all() {
     let redis = Server::start(Kind::Redis);
@@ -125,4 +126,57 @@ async fn a_breaker_that_failures_open_at_one_server_is_open_at_all() {
     }
     assert_eq!(why_idle(&fleet).await, [IdleReason::BreakerOpen; 3]);
     assert_eq!(fleet.stats(0, "q").await.held, 8);
+}
+
+/// What is counted is counted for all: whoever is told of a failure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_told_to_three_servers_in_turn_open_the_breaker_at_the_threshold() {
+    let redis = Server::start(Kind::Redis);
+    let fleet = Fleet::with(&redis.address(), 3, "", |_, launch| launch);
+    let mut ways = fleet.ways();
+    let out = lease(&mut ways[0], 6).await;
+    ways[0].enqueue(job("q")).await.unwrap();
+    for (at, out) in out[..5].iter().enumerate() {
+        for way in &mut ways {
+            assert_eq!(counted(way).await, (BreakerState::Closed, at as u32));
+        }
+        ways[at % 3].nack(nack(out, NackKind::Retry)).await.unwrap();
+    }
+    for way in &mut ways {
+        assert_eq!(counted(way).await.0, BreakerState::Open);
+    }
+    assert_eq!(why_idle(&fleet).await, [IdleReason::BreakerOpen; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn successes_at_one_server_keep_failures_at_another_from_opening_the_breaker() {
+    let redis = Server::start(Kind::Redis);
+    let fleet = Fleet::with(&redis.address(), 3, "", |_, launch| launch);
+    let mut ways = fleet.ways();
+    let out = lease(&mut ways[0], 30).await;
+    for pair in out.chunks(2) {
+        ways[1].nack(nack(&pair[0], NackKind::Retry)).await.unwrap();
+        ways[2].ack(ack(&pair[1].lease)).await.unwrap();
+    }
+    for way in &mut ways {
+        assert_eq!(counted(way).await, (BreakerState::Closed, 0));
+    }
+}
+
+/// So many different jobs.
+async fn lease(way: &mut QueueServiceClient<Channel>, jobs: usize) -> Vec<Job> {
+    for _ in 0..jobs {
+        way.enqueue(job("q")).await.unwrap();
+    }
+    let all = ClaimRequest { max_jobs: jobs as u32, ..claim("q") };
+    let out = way.claim(all).await.unwrap().into_inner().jobs;
+    assert_eq!(out.len(), jobs);
+    out
+}
+
+/// The breaker's state, and the failures that it counts, as one server says.
+async fn counted(way: &mut QueueServiceClient<Channel>) -> (BreakerState, u32) {
+    let request = BreakerStatusRequest { name: "queue:q".into(), ..Default::default() };
+    let breaker = way.breaker_status(request).await.unwrap().into_inner().breakers.remove(0);
+    (breaker.state(), breaker.failure_count)
 }

@@ -1,4 +1,5 @@
-//! `redrive migrate`: from a data directory to Redis and back, looked at through real servers; and killed on the way.
+//! `redrive migrate`: from a data directory to Redis and back, and from one Redis to another, looked at through real
+//! servers; and killed on the way.
 
 use crate::{
     requests::{ack, claim, job, seconds},
@@ -132,7 +133,7 @@ async fn seen(server: &Server) -> Seen {
     }
     let breakers = queue.breaker_status(BreakerStatusRequest::default()).await.unwrap();
     let mut breakers = breakers.into_inner().breakers;
-    // What is counted toward a threshold is counted in memory.
+    // What is counted toward a threshold does not come along.
     breakers.iter_mut().for_each(|breaker| breaker.failure_count = 0);
     let pause = |queue: &Queue| {
         format!("{} {:?} {}", queue.paused, queue.paused_until, queue.paused_reason)
@@ -161,6 +162,11 @@ fn by_id(mut seen: Seen) -> Seen {
     seen
 }
 
+fn on_redis(address: &str, config: &Path) -> Launch {
+    let server = Launch::bare().arg("--redis").arg(address).arg("--listen").arg("127.0.0.1:0");
+    server.arg("--config").arg(config)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_moves_to_redis_and_back_again() {
     let place = scratch();
@@ -180,11 +186,7 @@ async fn everything_moves_to_redis_and_back_again() {
 
     let text = assert_whole(&mut migrate(&config, data.to_str().unwrap(), &address));
     println!("{text}");
-    let on_redis = || {
-        let server = Launch::bare().arg("--redis").arg(&address).arg("--listen").arg("127.0.0.1:0");
-        server.arg("--config").arg(&config)
-    };
-    let mut server = on_redis().start();
+    let mut server = on_redis(&address, &config).start();
     let there = seen(&server).await;
     assert_eq!(there.jobs.iter().filter(|info| info.state() == JobState::Ready).count(), 5);
     assert_eq!(by_id(arrived(seen(&server).await)), by_id(arrived(before)));
@@ -197,6 +199,35 @@ async fn everything_moves_to_redis_and_back_again() {
     let server = on(&back).start();
     assert_eq!(seen(&server).await, there);
     // And it works: its key is held, and the dead go back to work.
+    let again = EnqueueRequest { idempotency_key: "key".into(), job_id: "own".into(), ..job("q") };
+    assert!(server.queue().await.enqueue(again).await.unwrap().into_inner().deduplicated);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_moves_from_one_redis_to_another() {
+    let place = scratch();
+    let config = config_file(place.path(), CONFIG);
+    let (from, to) = (servers::Server::start(Kind::Redis), servers::Server::start(Kind::Valkey));
+    let (from, to) = (from.address(), to.address());
+    let mut server = on_redis(&from, &config).start();
+    busy(&server).await;
+    let before = seen(&server).await;
+    assert_eq!((before.jobs.len(), before.dead.len()), (11, 3));
+    let (code, text) = said(&migrate(&config, &from, &to).output().unwrap());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("is served: 1 servers listen to it"), "{text}");
+    server.stop();
+
+    assert_whole(&mut migrate(&config, &from, &to));
+    // Once more: it finds everything there.
+    assert_whole(&mut migrate(&config, &from, &to));
+    for redis in [&from, &to] {
+        let (code, text) = audit(["--redis", redis]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("11 jobs in 3 queues"), "{text}");
+    }
+    let server = on_redis(&to, &config).start();
+    assert_eq!(by_id(arrived(seen(&server).await)), by_id(arrived(before)));
     let again = EnqueueRequest { idempotency_key: "key".into(), job_id: "own".into(), ..job("q") };
     assert!(server.queue().await.enqueue(again).await.unwrap().into_inner().deduplicated);
 }

@@ -142,6 +142,11 @@ fn counters_that_are_wrong_are_found() {
             let report = after("q", &format!("call('HINCRBY', key('s'), '{counter}', 2)")).await;
             assert_found(&report, Check::Law, "2 jobs are held or went out and never came in");
         }
+        for field in ["tally", "fails", "wins"] {
+            let lua = format!("call('HSET', key('s'), '{field}', 'rot')");
+            let report = after("q", &lua).await;
+            assert_found(&report, Check::Checksums, "what its breaker has counted is damaged");
+        }
         let enqueued = after("q", "call('HINCRBY', key('s'), 'enqueued', 1)").await;
         assert_eq!(enqueued.findings.len(), 1);
         let moved =

@@ -110,3 +110,98 @@ fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
         h.audit().await;
     });
 }
+
+/// Far beyond what a call takes, and short enough to fail for one that never ends.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+
+fn raw(h: &Harness<RedisStore>, command: &str, letter: &str, args: &[&[u8]]) {
+    let client = redis::Client::open(redis_server::shared().address()).unwrap();
+    let mut redis = client.get_connection().unwrap();
+    redis::cmd(command).arg(h.place.key("q", letter)).arg(args).exec(&mut redis).unwrap();
+}
+
+/// The numbers of all dead letters, in their order.
+fn numbers_of_letters(h: &Harness<RedisStore>) -> Vec<Vec<u8>> {
+    let client = redis::Client::open(redis_server::shared().address()).unwrap();
+    let mut redis = client.get_connection().unwrap();
+    redis::cmd("ZRANGE").arg(h.place.key("q", "d")).arg(0).arg(-1).query(&mut redis).unwrap()
+}
+
+/// The ids of all dead letters, read in pages of this size.
+async fn listed(h: &Harness<RedisStore>, limit: usize) -> Vec<String> {
+    let reading = async {
+        let mut query = dead_query("q");
+        query.limit = limit;
+        let mut ids = Vec::new();
+        loop {
+            let page = h.dead_page(query.clone()).await;
+            ids.extend(page.jobs.iter().map(|view| view.spec.id.to_string()));
+            assert!(ids.len() < 100, "the same letters come again and again");
+            match page.next {
+                Some(next) => query.after = next,
+                None => return ids,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("a list has an end")
+}
+
+async fn with_letters() -> Harness<RedisStore> {
+    let h: Harness<RedisStore> = Harness::new().await;
+    for id in ["a", "b", "c", "d"] {
+        h.bury(job("q").id(id)).await;
+    }
+    h
+}
+
+#[test]
+fn letters_whose_place_is_not_that_of_their_death_are_all_found_and_only_once() {
+    run(async |_: Harness<RedisStore>| {
+        for (places, order) in [
+            (["1001", "1002", "1003", "1004"], ["a", "b", "c", "d"]),
+            (["4", "3", "2", "1"], ["d", "c", "b", "a"]),
+            (["1.5", "2", "9007199254740992", "+inf"], ["a", "b", "c", "d"]),
+        ] {
+            for limit in [1, 2, 3, 100] {
+                let h = with_letters().await;
+                for (number, place) in numbers_of_letters(&h).iter().zip(places) {
+                    raw(&h, "ZADD", "d", &[place.as_bytes(), number]);
+                }
+                let ids = listed(&h, limit).await;
+                // A place that no number can be may be beyond the end, but is no place to stay at.
+                let all_whole = places.iter().all(|place| place.len() < 16 && !place.contains('.'));
+                if all_whole {
+                    assert_eq!(ids, order, "pages of {limit}, at {places:?}");
+                }
+                let mut once = ids.clone();
+                once.sort();
+                once.dedup();
+                assert_eq!(once.len(), ids.len(), "pages of {limit}, at {places:?}: {ids:?}");
+                let purging = h.purge(purge_of("q", oldest(10)));
+                let purged = tokio::time::timeout(PATIENCE, purging).await;
+                purged.expect("a purge has an end").unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn letters_without_a_record_of_their_death_are_passed_over() {
+    run(async |_: Harness<RedisStore>| {
+        for (lost, left) in
+            [(0..4, vec![]), (0..3, vec!["d"]), (1..3, vec!["a", "d"]), (2..4, vec!["a", "b"])]
+        {
+            for limit in [1, 2, 100] {
+                let h = with_letters().await;
+                for number in &numbers_of_letters(&h)[lost.clone()] {
+                    raw(&h, "HDEL", "g", &[number]);
+                }
+                assert_eq!(listed(&h, limit).await, left, "{lost:?} are lost, pages of {limit}");
+                let purging = h.purge(purge_of("q", oldest(limit)));
+                let purged = tokio::time::timeout(PATIENCE, purging).await;
+                let purged = purged.expect("a purge has an end").unwrap();
+                assert_eq!(purged.count as usize, left.len().min(limit), "{lost:?}");
+            }
+        }
+    });
+}

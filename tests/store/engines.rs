@@ -26,6 +26,8 @@ use std::{
 pub(crate) trait Engine: Store + Sized {
     /// Which answer handed out a lease is known over a restart.
     const KEEPS_ANSWERS: bool;
+    /// What a closed breaker has counted is known over a restart.
+    const KEEPS_TALLY: bool;
 
     fn open(
         place: &Place,
@@ -99,6 +101,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Engine for Embedded {
     const KEEPS_ANSWERS: bool = false;
+    const KEEPS_TALLY: bool = false;
 
     async fn open(
         place: &Place,
@@ -126,6 +129,7 @@ impl Engine for Embedded {
 
 impl Engine for RedisStore {
     const KEEPS_ANSWERS: bool = true;
+    const KEEPS_TALLY: bool = true;
 
     async fn open(
         place: &Place,

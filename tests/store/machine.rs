@@ -7,7 +7,7 @@ use crate::{
     engines::{Engine, Site},
     harness::{Harness, runtime},
     model::{Answer, Id, Job, Model, Place},
-    steps::{New, Op, Pick, name, settings},
+    steps::{New, Op, Pick, Story, name, settings},
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -398,7 +398,7 @@ impl<S: Engine> Real<S> {
 
 impl<S: Engine, const CLUSTER: bool> StateMachineTest for Machine<S, CLUSTER> {
     type SystemUnderTest = Real<S>;
-    type Reference = Model;
+    type Reference = Story<S>;
 
     fn init_test(_: &Model) -> Real<S> {
         let runtime = runtime();

@@ -48,6 +48,7 @@ mod retention;
 mod run_now;
 mod servers;
 mod settle;
+mod shared_tally;
 mod stats;
 mod steps;
 mod take_in;

@@ -62,7 +62,7 @@ pub(crate) struct One {
     available: mpsc::UnboundedReceiver<(String, usize)>,
     due: watch::Receiver<Option<Timestamp>>,
     cancels: watch::Receiver<Option<Lease>>,
-    settings: Arc<Settings>,
+    pub(crate) settings: Arc<Settings>,
     seed: AtomicU64,
 }
 
@@ -92,7 +92,7 @@ impl One {
         Ask { settings: self.settings.clone(), seed }
     }
 
-    async fn enqueue(&self, job: NewJob) -> JobId {
+    pub(crate) async fn enqueue(&self, job: NewJob) -> JobId {
         let added = self.store.enqueue(self.ask(), vec![job]).await.unwrap().remove(0);
         added.unwrap().id
     }
@@ -101,7 +101,7 @@ impl One {
         self.store.claim(self.ask(), claim_of(&[name], most)).await.unwrap().jobs
     }
 
-    async fn idle(&self, name: &str) -> IdleReason {
+    pub(crate) async fn idle(&self, name: &str) -> IdleReason {
         let claimed = self.store.claim(self.ask(), claim_of(&[name], 1)).await.unwrap();
         claimed.idle.first().expect("there is nothing").reason
     }
@@ -110,7 +110,7 @@ impl One {
         self.store.settle(self.ask(), settlements).await.unwrap();
     }
 
-    async fn ack(&self, jobs: &[Delivered]) {
+    pub(crate) async fn ack(&self, jobs: &[Delivered]) {
         let ack = |job: &Delivered| Ack {
             lease: job.delivery.lease,
             note: String::new(),
@@ -120,7 +120,7 @@ impl One {
         self.settle(Settlements { acks, ..Settlements::default() }).await;
     }
 
-    async fn nack(&self, jobs: &[Delivered], error_type: &str) {
+    pub(crate) async fn nack(&self, jobs: &[Delivered], error_type: &str) {
         let nack = |job: &Delivered| Nack {
             lease: job.delivery.lease,
             ending: failed(error_type),
@@ -186,7 +186,7 @@ impl One {
     }
 }
 
-fn run<F: Future<Output = ()>>(scenario: impl FnOnce(&'static Server, String) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(scenario: impl FnOnce(&'static Server, String) -> F) {
     static SCENARIOS: AtomicU64 = AtomicU64::new(0);
     let namespace = format!("servers-{}", SCENARIOS.fetch_add(1, Ordering::Relaxed));
     crate::harness::runtime().block_on(scenario(redis_server::shared(), namespace));

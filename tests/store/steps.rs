@@ -2,6 +2,7 @@
 
 use crate::{
     builders,
+    engines::Engine,
     model::{Id, Model},
 };
 use proptest::{prelude::*, sample::select};
@@ -15,7 +16,7 @@ use redrive::domain::{
     settings::{QueueSettings, Settings},
     verdict::Ending,
 };
-use std::{sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 pub(crate) const START: Duration = Duration::from_secs(1_000_000_000);
 const QUEUES: usize = 3;
@@ -251,12 +252,15 @@ fn meant(model: &Model) -> impl Strategy<Value = (Id, Option<usize>)> + use<> {
     (select(ids), prop::option::weighted(0.5, 0..QUEUES))
 }
 
-impl ReferenceStateMachine for Model {
+/// How chance makes up a story for this engine.
+pub(crate) struct Story<S>(PhantomData<S>);
+
+impl<S: Engine> ReferenceStateMachine for Story<S> {
     type State = Model;
     type Transition = Op;
 
     fn init_state() -> BoxedStrategy<Model> {
-        Just(Model::new(START, Arc::new(settings()))).boxed()
+        Just(Model::new(START, Arc::new(settings()), S::KEEPS_TALLY)).boxed()
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Op> {

@@ -12,17 +12,20 @@ const CHANCE: f64 = 1e-6;
 /// The longest row that is ever asked for, in thresholds.
 const LONGEST_ROW: u32 = 4;
 
-/// Lives in memory: after a restart it starts over.
+/// After so many successes in a row nothing is left of what was before them.
+const FADED_AFTER: u64 = 5_000;
+
+/// Where one process has a store to itself, this lives in its memory: after a restart it starts over.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Different jobs that failed since the last success, as far as they matter.
-    failed: HashSet<JobId>,
+    pub failed: HashSet<JobId>,
     /// Failures since the last success, repeats included.
-    row: u32,
-    last_success: Option<Timestamp>,
+    pub row: u32,
+    pub last_success: Option<Timestamp>,
     /// Outcomes before the row, and the failures among them. Older ones fade.
-    outcomes: f64,
-    failures: f64,
+    pub outcomes: f64,
+    pub failures: f64,
 }
 
 impl Tally {
@@ -40,14 +43,22 @@ impl Tally {
         self.last_success = Some(now);
     }
 
-    pub(super) fn failure(&mut self, job: &JobId, settings: &BreakerSettings) {
+    /// So many successes one after the other that were only counted, and when the last of them was.
+    pub fn successes(&mut self, count: u64, last: Timestamp) {
+        for _ in 0..count.min(FADED_AFTER) {
+            self.success(last);
+        }
+    }
+
+    pub fn failure(&mut self, job: &JobId, settings: &BreakerSettings) {
         self.row = self.row.saturating_add(1);
         if self.failed.len() < settings.failure_threshold as usize && !self.failed.contains(job) {
             self.failed.insert(job.clone());
         }
     }
 
-    pub(super) fn end_row(&mut self) {
+    /// What has failed is dealt with: it says nothing about what is usual.
+    pub fn end_row(&mut self) {
         self.row = 0;
         self.failed.clear();
     }
@@ -73,5 +84,59 @@ impl Tally {
         // A whisker less, so that a whole number is not rounded up to the next.
         let row = (CHANCE.ln() / usual.ln() - 1e-9).ceil();
         if row < f64::from(longest) { row as u32 } else { longest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn fail(tally: &mut Tally, times: usize, settings: &BreakerSettings) {
+        for time in 0..times {
+            tally.failure(&JobId::parse(&format!("job-{time}")), settings);
+        }
+    }
+
+    #[test]
+    fn successes_that_were_only_counted_are_those_that_were_seen_one_by_one() {
+        let settings = BreakerSettings::default();
+        for (before, row, count) in [(0, 0, 1), (0, 3, 1), (0, 3, 7), (150, 9, 80), (199, 4, 2_000)]
+        {
+            let mut seen = Tally::default();
+            fail(&mut seen, 7, &settings);
+            seen.successes(before, at(1));
+            fail(&mut seen, row, &settings);
+            let mut counted = seen.clone();
+            (0..count).for_each(|time| seen.success(at(10 + time)));
+            counted.successes(count, at(9 + count));
+            assert_eq!(counted, seen, "{before} before, {row} in a row, {count} counted");
+        }
+    }
+
+    #[test]
+    fn a_count_of_none_changes_nothing() {
+        let mut tally = Tally::default();
+        fail(&mut tally, 3, &BreakerSettings::default());
+        let before = tally.clone();
+        tally.successes(0, at(5));
+        assert_eq!(tally, before);
+    }
+
+    #[test]
+    fn a_count_without_end_ends_and_leaves_nothing_of_what_failed() {
+        let settings = BreakerSettings::default();
+        let mut tally = Tally::default();
+        for _ in 0..100 {
+            fail(&mut tally, 4, &settings);
+            tally.success(at(1));
+        }
+        assert!(tally.unusual_row(&settings) > settings.failure_threshold);
+        tally.successes(u64::MAX, at(7));
+        assert_eq!((tally.row, tally.last_success), (0, Some(at(7))));
+        assert!(tally.unusual_row(&settings) <= 1, "{tally:?}");
     }
 }

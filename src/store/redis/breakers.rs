@@ -3,7 +3,7 @@
 use super::{Core, guards::TRIES_MAX, registry::Queue};
 use crate::{
     domain::{
-        breaker::{BreakerName, Guarded, Tally, probes_out},
+        breaker::{BreakerName, Guarded, probes_out},
         ids::QueueName,
         settings::QueueSettings,
     },
@@ -45,7 +45,9 @@ impl Core {
         let (failures, probes) = match guarded {
             Guarded::Work => {
                 let out = looked.probes.iter().copied();
-                (memory.tally.failed(), probes_out(&settings.breaker, out, looked.now).0)
+                let transitions = queue.guards.breaker(Guarded::Work).transitions;
+                let tally = queue.guards.counts().tally(transitions, &settings.breaker);
+                (tally.failed(), probes_out(&settings.breaker, out, looked.now).0)
             }
             Guarded::DeadLetters => (memory.full_in_a_row, 0),
         };
@@ -72,12 +74,15 @@ impl Core {
             };
             let mut memory = queue.guards.memory.lock().await;
             let set = self
-                .move_guard(&queue, name.guarded, settings, |breaker, now| {
+                .move_guard(&queue, name.guarded, settings, |breaker, tally, now| {
                     match &order {
                         BreakerOrder::Force { open, reason } => {
                             breaker.force(*open, reason.clone(), now);
                         }
                         BreakerOrder::Reset => breaker.reset(),
+                    }
+                    if name.guarded == Guarded::Work {
+                        *tally = None;
                     }
                     true
                 })
@@ -86,9 +91,8 @@ impl Core {
                 self.registry.forget(&queue);
                 continue;
             }
-            match name.guarded {
-                Guarded::Work => memory.tally = Tally::default(),
-                Guarded::DeadLetters => memory.full_in_a_row = 0,
+            if name.guarded == Guarded::DeadLetters {
+                memory.full_in_a_row = 0;
             }
             drop(memory);
             return self.breaker_view(&queue, name.guarded, settings).await.map(Ok);

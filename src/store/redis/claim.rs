@@ -3,7 +3,7 @@
 use super::{
     Core,
     connection::Arg,
-    ending::{Burial, Ended, full},
+    ending::{Applied, Burial, Ended, full},
     guards,
     record::{self, Held, Number},
     registry::Queue,
@@ -322,7 +322,7 @@ impl Core {
         let ended =
             Ended::buried_unseen(taken.number, &taken.lease, &taken.progress, &burial, settings);
         let mut memory = queue.guards.memory.lock().await;
-        if let Some(done) = self.end(queue, None, vec![ended]).await? {
+        if let Some(Applied { done, .. }) = self.end(queue, None, vec![ended]).await? {
             for done in &done {
                 self.died(queue, &spec, &progress, &burial, done, settings);
             }

@@ -2,15 +2,17 @@
 
 use super::{
     Core,
-    ending::{AtDeath, Burial, Case, Ended, Heeded, Out, full},
+    ending::{Applied, AtDeath, Burial, Case, Ended, Heeded, Out, full},
     guards::{self, Memory},
     record::Held,
     registry::Queue,
+    tally::Counts,
 };
 use crate::{
     domain::{
-        breaker::{Breaker, Guarded, Tally},
+        breaker::{Breaker, Guarded, Signal, Tally},
         chance::Dice,
+        ids::JobId,
         job::{Attempt, Next, Progress, Spec, State},
         settings::QueueSettings,
         time::Timestamp,
@@ -25,7 +27,11 @@ pub(super) struct Court<'a> {
     now: Timestamp,
     before: Vec<u8>,
     work: Breaker,
+    counts: Counts,
     tally: Tally,
+    /// Who failed in a way that counts, and the error of the last of them.
+    failed: Vec<JobId>,
+    error: String,
     changed: bool,
     transitions: u64,
     graves: AtDeath,
@@ -42,22 +48,21 @@ pub(super) struct Judged {
 
 impl<'a> Court<'a> {
     /// With the breakers as they were just seen.
-    pub(super) fn open(
-        queue: &Queue,
-        settings: &'a QueueSettings,
-        memory: &Memory,
-        now: Timestamp,
-    ) -> Self {
+    pub(super) fn open(queue: &Queue, settings: &'a QueueSettings, now: Timestamp) -> Self {
         let before = queue.guards.record(Guarded::Work);
         let work = guards::read(&before);
+        let counts = queue.guards.counts();
         Self {
             settings,
             now,
             transitions: work.transitions,
             graves: guards::at_death(queue, settings, now),
+            tally: counts.tally(work.transitions, &settings.breaker),
+            counts,
             work,
             before,
-            tally: memory.tally.clone(),
+            failed: Vec::new(),
+            error: String::new(),
             changed: false,
             ended: Vec::new(),
         }
@@ -93,9 +98,15 @@ impl<'a> Court<'a> {
                 verdict.progress.checkpoint = newer.to_owned();
             }
         }
-        let signal = verdict.signal.clone();
+        let (signal, row) = (verdict.signal.clone(), self.tally.row);
         let tally = &mut self.tally;
         self.changed |= self.work.heed(tally, sent, &spec.id, signal, &settings.breaker, now);
+        if let Signal::Failure { error } = &verdict.signal
+            && self.tally.row > row
+        {
+            self.failed.push(spec.id.clone());
+            self.error.clone_from(error);
+        }
         verdict.attempt.breaker = self.work.state(&settings.breaker, now);
         let guards =
             AtDeath { states: [verdict.attempt.breaker, self.graves.states[1]], ..self.graves };
@@ -119,12 +130,14 @@ impl Core {
         if judged.is_empty() {
             return Ok(true);
         }
-        let Court { settings, before, work, tally, changed, ended, .. } = court;
+        let Court { settings, before, work, counts, tally, failed, changed, ended, .. } = court;
         let moved = work.transitions != court.transitions;
         let after = changed.then(|| guards::write(&work));
-        let heeded = Some(Heeded { before, after, moved });
-        let Some(done) = self.end(queue, heeded, ended).await? else { return Ok(false) };
-        memory.tally = tally;
+        let counted = (moved || !failed.is_empty())
+            .then(|| counts.counted(&tally, court.transitions, work.transitions, &failed));
+        let heeded = Some(Heeded { before, after, moved, counted });
+        let Some(applied) = self.end(queue, heeded, ended).await? else { return Ok(false) };
+        let Applied { done, not_alone } = applied;
         for (judged, done) in judged.iter().zip(&done) {
             match (&judged.burial, judged.attempt.next, done.state) {
                 (Some(burial), ..) => {
@@ -146,6 +159,9 @@ impl Core {
         if moved {
             self.tell_breaker(queue, Guarded::Work, settings, &work);
             self.tell_of_gate(queue).await;
+        } else if not_alone {
+            // They have ended, whatever comes of it.
+            drop(self.reconsider(queue, settings, &court.error).await);
         }
         // They are where they are, whatever a breaker makes of it.
         drop(self.heed_deaths(queue, memory, settings, &full(&done)).await);

@@ -17,17 +17,21 @@ use crate::{
     },
     store::{DeadLetterPage, DeadLetterQuery, Deaths, JobView, Search, StoreError, Which, sizes},
 };
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 /// Dead letters that one script or command looks at or removes.
 pub(super) const LETTERS_MAX: usize = 100;
 /// Records that one filtered call looks at: each is read here.
 const LOOK_AT_MAX: usize = 1_000;
+/// Places are doubles: a number beyond them is the end.
+const PLACES_MAX: u64 = 1 << 53;
 
 /// A dead letter, found.
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
     pub(super) death: u64,
+    /// In the order of death. The same number, unless something is damaged: who goes through them goes by this one.
+    pub(super) place: u64,
     pub(super) number: Number,
     pub(super) reason: DeadReason,
     pub(super) died_at: Timestamp,
@@ -56,26 +60,29 @@ impl Core {
         let key = queue.keys.of(if overflow_only { b'v' } else { b'd' });
         let mut letters = Vec::new();
         let mut after = after;
-        while letters.len() < limit {
+        while letters.len() < limit && after < PLACES_MAX {
             let wanted = (limit - letters.len()).min(LETTERS_MAX);
             let mut command = redis::cmd("ZRANGE");
-            // Scores are doubles: a number beyond them is the end.
-            let end = if up_to > 1 << 53 { "+inf".to_owned() } else { up_to.to_string() };
+            let end = if up_to > PLACES_MAX { "+inf".to_owned() } else { up_to.to_string() };
             command.arg(key).arg(format!("({after}")).arg(end).arg("BYSCORE");
-            command.arg("LIMIT").arg(0).arg(wanted);
+            command.arg("LIMIT").arg(0).arg(wanted).arg("WITHSCORES");
             let mut reply = Reply::of(self.redis.command(key, command).await?)?;
-            let mut numbers = Vec::new();
+            let mut places = HashMap::with_capacity(wanted);
+            let mut numbers = Vec::with_capacity(wanted);
             while reply.left() > 0 {
-                numbers.push(Number::read(&reply.bytes()?));
+                let number = Number::read(&reply.bytes()?);
+                // Whether or not anything is found there: the next look begins behind it.
+                after = place(&reply.bytes()?);
+                places.insert(number, after);
+                numbers.push(number);
             }
-            let found = numbers.len();
             for (number, record) in self.deaths(queue, &numbers).await? {
                 if let Some(letter) = letter(number, &record) {
-                    after = letter.death;
-                    letters.push(letter);
+                    let place = places.get(&number).copied().unwrap_or(letter.death);
+                    letters.push(Letter { place, ..letter });
                 }
             }
-            if found < wanted {
+            if numbers.len() < wanted {
                 break;
             }
         }
@@ -181,7 +188,7 @@ impl Core {
                     return Ok(picked);
                 }
                 looked_at += 1;
-                picked.left.after = letter.death;
+                picked.left.after = letter.place;
                 if fits {
                     picked.letters.push(Ok(letter));
                 }
@@ -294,7 +301,7 @@ impl Core {
                     }
                     page.jobs.push(view);
                 }
-                last = letter.death;
+                last = letter.place;
             }
             if at_the_end {
                 return Ok(());
@@ -306,5 +313,12 @@ impl Core {
 pub(super) fn letter(number: Number, record: &[u8]) -> Option<Letter> {
     let (death, counted_as) = record::read_death(record)?;
     let (reason, died_at) = (death.reason, death.died_at);
-    Some(Letter { death: death.number, number, reason, died_at, counted_as })
+    let (death, place) = (death.number, death.number);
+    Some(Letter { death, place, number, reason, died_at, counted_as })
+}
+
+/// Of a score, which is a whole number unless it is damaged: never one before it.
+fn place(score: &[u8]) -> u64 {
+    let score = std::str::from_utf8(score).ok().and_then(|score| score.parse::<f64>().ok());
+    score.map_or(PLACES_MAX, |score| score.ceil() as u64)
 }

@@ -8,6 +8,7 @@ use super::{
     registry::Queue,
     reply::Reply,
     scripts::{END, LEASES},
+    tally::{Counted, Counts},
 };
 use crate::{
     domain::{
@@ -81,6 +82,16 @@ pub(super) struct Heeded {
     pub(super) after: Option<Vec<u8>>,
     /// There was a transition.
     pub(super) moved: bool,
+    /// What is counted now, if that is something else.
+    pub(super) counted: Option<Counted>,
+}
+
+/// What became of deliveries that ended together.
+#[derive(Debug)]
+pub(super) struct Applied {
+    pub(super) done: Vec<Done>,
+    /// Others counted failures at the same time.
+    pub(super) not_alone: bool,
 }
 
 /// One delivery's end, as `end.lua` takes it.
@@ -295,6 +306,7 @@ impl Core {
         let args = numbers.iter().map(|number| number.bytes().into()).collect();
         let (now, mut reply) = self.run(&LEASES, queue, args).await?;
         queue.guards.see(reply.bytes()?, reply.bytes()?);
+        queue.guards.see_counts(Counts::read(&mut reply)?);
         let mut outs = Vec::with_capacity(numbers.len());
         for number in numbers {
             outs.push(Out::read(*number, reply.list()?)?);
@@ -308,14 +320,18 @@ impl Core {
         queue: &Queue,
         heeded: Option<Heeded>,
         ended: Vec<Ended>,
-    ) -> Result<Option<Vec<Done>>, StoreError> {
+    ) -> Result<Option<Applied>, StoreError> {
         let count = ended.len();
-        let (before, after, moved) = match heeded {
-            None => (b"*".to_vec(), None, false),
-            Some(heeded) => (heeded.before, heeded.after, heeded.moved),
-        };
+        let whatever = Heeded { before: b"*".to_vec(), after: None, moved: false, counted: None };
+        let Heeded { before, after, moved, counted } = heeded.unwrap_or(whatever);
         let after = after.unwrap_or_default();
         let mut args: Vec<Arg> = vec![before.into(), Arg::from(&after[..]), moved.into()];
+        args.extend(match counted {
+            None => vec![Arg::default(); 4],
+            Some(Counted { after, before, known, failures }) => {
+                vec![after.into(), before.into(), known.into(), failures.into()]
+            }
+        });
         args.extend(ended.into_iter().flat_map(|ended| ended.0));
         let (_, mut reply) = self.run(&END, queue, args).await?;
         let available = reply.int()?;
@@ -325,6 +341,11 @@ impl Core {
         if !after.is_empty() {
             queue.guards.see_one(Guarded::Work, after);
         }
+        let mut counts = reply.list()?;
+        let not_alone = counts.left() > 0;
+        if not_alone {
+            queue.guards.see_counts(Counts::read(&mut counts)?);
+        }
         let mut done = Vec::with_capacity(count);
         for _ in 0..count {
             done.push(Done::read(reply.list()?)?);
@@ -333,7 +354,7 @@ impl Core {
         if !moved {
             self.tell(queue, available).await;
         }
-        Ok(Some(done))
+        Ok(Some(Applied { done, not_alone }))
     }
 
     /// Tells of a job that has become a dead letter, and keeps in mind how long it is kept.

@@ -1,4 +1,4 @@
-//! A queue's breakers: durable and shared by all servers, and what each server counts for them by itself.
+//! A queue's breakers: durable and shared by all servers, as is what is counted of its work.
 //!
 //! A breaker is one field of the queue's state. Whoever changes it says which one it knew; where that is no longer the one,
 //! the decision is made again.
@@ -9,6 +9,7 @@ use super::{
     ending::AtDeath,
     registry::Queue,
     scripts::{GUARDS, SET_GUARD},
+    tally::{Counted, Counts},
 };
 use crate::{
     domain::{
@@ -35,14 +36,20 @@ pub(super) const TRIES_MAX: usize = 20;
 pub(super) struct Guards {
     /// Whoever decides something about them takes its turn.
     pub(super) memory: Mutex<Memory>,
-    /// Both as they were last seen, as they are kept.
-    seen: RwLock<[Vec<u8>; 2]>,
+    /// As they were last seen.
+    seen: RwLock<Seen>,
+}
+
+/// Everything as it is kept.
+#[derive(Debug, Default)]
+struct Seen {
+    breakers: [Vec<u8>; 2],
+    counts: Counts,
 }
 
 /// What is counted here alone.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) tally: Tally,
     /// Dead letters that found no room, one after the other.
     pub(super) full_in_a_row: u32,
     /// The transition after which the beginning of HALF_OPEN has been told.
@@ -63,17 +70,27 @@ pub(super) struct Looked {
 
 impl Guards {
     pub(super) fn see(&self, work: Vec<u8>, graves: Vec<u8>) {
-        *self.seen.write().unwrap_or_else(PoisonError::into_inner) = [work, graves];
+        self.seen.write().unwrap_or_else(PoisonError::into_inner).breakers = [work, graves];
+    }
+
+    pub(super) fn see_counts(&self, counts: Counts) {
+        self.seen.write().unwrap_or_else(PoisonError::into_inner).counts = counts;
     }
 
     pub(super) fn see_one(&self, guarded: Guarded, record: Vec<u8>) {
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        seen[index(guarded)] = record;
+        seen.breakers[index(guarded)] = record;
     }
 
     /// As it is kept, as far as is known.
     pub(super) fn record(&self, guarded: Guarded) -> Vec<u8> {
-        self.seen.read().unwrap_or_else(PoisonError::into_inner)[index(guarded)].clone()
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        seen.breakers[index(guarded)].clone()
+    }
+
+    /// What is counted of the work, as far as is known.
+    pub(super) fn counts(&self) -> Counts {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner).counts.clone()
     }
 
     pub(super) fn breaker(&self, guarded: Guarded) -> Breaker {
@@ -82,7 +99,7 @@ impl Guards {
 
     fn is_at_rest(&self) -> bool {
         let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        seen[0].first().is_none_or(|rests| *rests == 1)
+        seen.breakers[0].first().is_none_or(|rests| *rests == 1)
     }
 }
 
@@ -190,6 +207,7 @@ impl Core {
         }
         let breaker = read(&work);
         queue.guards.see(work, graves);
+        queue.guards.see_counts(Counts::read(&mut reply)?);
         Ok(Looked { now, work: breaker, ready, listed, probes })
     }
 
@@ -221,30 +239,45 @@ impl Core {
         drop(self.look_at_gate(queue).await);
     }
 
-    /// Changes a breaker as often as it takes. None: the queue was forgotten; the breaker is as it was if `change` says so.
+    /// Changes a breaker, and that of the work with what is counted for it, which starts over where `change` leaves none of
+    /// it; as often as it takes. None: the queue was forgotten; the breaker is as it was if `change` says so.
     pub(super) async fn move_guard(
         &self,
         queue: &Queue,
         guarded: Guarded,
         settings: &QueueSettings,
-        mut change: impl FnMut(&mut Breaker, Timestamp) -> bool,
+        mut change: impl FnMut(&mut Breaker, &mut Option<Tally>, Timestamp) -> bool,
     ) -> Result<Option<Breaker>, StoreError> {
         for _ in 0..TRIES_MAX {
             let before = queue.guards.record(guarded);
             let mut breaker = read(&before);
             let transitions = breaker.transitions;
-            if !change(&mut breaker, self.now()) {
+            let counts = queue.guards.counts();
+            let known =
+                (guarded == Guarded::Work).then(|| counts.tally(transitions, &settings.breaker));
+            let mut tally = known.clone();
+            let changed = change(&mut breaker, &mut tally, self.now());
+            if !changed && tally == known {
                 return Ok(Some(breaker));
             }
             let record = write(&breaker);
             let moved = breaker.transitions != transitions;
-            let args: Vec<Arg> = vec![
+            let mut args: Vec<Arg> = vec![
                 queue.number.into(),
                 field(guarded).into(),
                 before.into(),
                 Arg::from(&record[..]),
                 (moved && guarded == Guarded::Work).into(),
             ];
+            args.extend(match &tally {
+                same if *same == known => ["*".into(), Arg::default(), Arg::default()],
+                None => [Arg::default(), Arg::default(), Arg::default()],
+                Some(tally) => {
+                    let counted = counts.counted(tally, transitions, breaker.transitions, &[]);
+                    let Counted { after, before, known, .. } = counted;
+                    [after.into(), before.into(), known.into()]
+                }
+            });
             let (_, mut reply) = self.run(&SET_GUARD, queue, args).await?;
             match reply.int()? {
                 1 => {
@@ -291,28 +324,40 @@ impl Core {
         });
     }
 
-    /// Deliveries ended with an Ack.
+    /// Deliveries ended with an Ack. Those of probes may close the breaker; the others are counted by the script.
     pub(super) async fn heed_successes(
         &self,
         queue: &Queue,
         settings: &QueueSettings,
         sent: &[Sent],
     ) -> Result<(), StoreError> {
-        let mut memory = queue.guards.memory.lock().await;
-        let known = queue.guards.breaker(Guarded::Work).transitions;
-        if sent.iter().any(|sent| sent.probe || sent.transitions > known) {
-            self.look_at_guards(queue).await?;
+        if !sent.iter().any(|sent| sent.probe) {
+            return Ok(());
         }
-        for sent in sent {
-            let mut tally = memory.tally.clone();
-            self.move_guard(queue, Guarded::Work, settings, |breaker, now| {
-                tally = memory.tally.clone();
-                breaker.succeed(&mut tally, *sent, &settings.breaker, now)
+        let _turn = queue.guards.memory.lock().await;
+        self.look_at_guards(queue).await?;
+        for sent in sent.iter().filter(|sent| sent.probe) {
+            self.move_guard(queue, Guarded::Work, settings, |breaker, tally, now| {
+                let tally = tally.get_or_insert_default();
+                breaker.succeed(tally, *sent, &settings.breaker, now)
             })
             .await?;
-            memory.tally = tally;
         }
         Ok(())
+    }
+
+    /// Others counted at the same time, and nobody knew of all: together it may be an outage.
+    pub(super) async fn reconsider(
+        &self,
+        queue: &Queue,
+        settings: &QueueSettings,
+        error: &str,
+    ) -> Result<(), StoreError> {
+        let reconsidered = |breaker: &mut Breaker, tally: &mut Option<Tally>, now| {
+            let tally = tally.get_or_insert_default();
+            breaker.reconsider(tally, error.to_owned(), &settings.breaker, now)
+        };
+        self.move_guard(queue, Guarded::Work, settings, reconsidered).await.map(|_| ())
     }
 
     /// Jobs have died, and for each it is known whether there was no room.
@@ -325,7 +370,7 @@ impl Core {
     ) -> Result<(), StoreError> {
         for full in full {
             let mut row = memory.full_in_a_row;
-            self.move_guard(queue, Guarded::DeadLetters, settings, |breaker, now| {
+            self.move_guard(queue, Guarded::DeadLetters, settings, |breaker, _, now| {
                 row = memory.full_in_a_row;
                 breaker.bury(*full, &mut row, &settings.dead_letters.breaker, now).changed
             })
@@ -341,7 +386,7 @@ impl Core {
         let looked = self.look_at_guards(queue).await?;
         let graves = queue.guards.breaker(Guarded::DeadLetters);
         if graves.open.is_some() && looked.listed < settings.dead_letters.max_entries {
-            self.move_guard(queue, Guarded::DeadLetters, &settings, |breaker, _| {
+            self.move_guard(queue, Guarded::DeadLetters, &settings, |breaker, _, _| {
                 breaker.room_made()
             })
             .await?;

@@ -20,6 +20,8 @@ use crate::domain::ids::QueueName;
 /// y moves      ZSET  number by when it went                u probes     ZSET  number by when it was handed out
 /// z completed  ZSET  number by when it was done            q results    HASH  number → what its Ack carried
 /// ```
+///
+/// What the breaker of the work counts is in the state, too (`tally.rs`): it goes with the queue, and needs no key of its own.
 const LETTERS: &[u8] = b"sjbxrwlophdvgtikfecmanyuzq";
 
 /// What the keys of one store begin with.

@@ -131,7 +131,7 @@ impl Walk<'_> {
         let most = self.most() as usize;
         let letters = self.core.letters(&self.queue, false, after, u64::MAX, most).await?;
         let position =
-            |letter: super::dead::Letter| (letter.number, numbered(State::Dead, letter.death));
+            |letter: super::dead::Letter| (letter.number, numbered(State::Dead, letter.place));
         Ok(letters.into_iter().map(position).collect())
     }
 

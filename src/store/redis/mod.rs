@@ -36,6 +36,7 @@ mod settle;
 mod stats;
 mod sweep;
 mod take_in;
+mod tally;
 
 pub use clock::TimeSource;
 pub use connection::{Address, durability::Durability};

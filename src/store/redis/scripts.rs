@@ -14,12 +14,12 @@ scripts! {
     new ENQUEUE: ["lib/queue", "lib/place", "enqueue"];
     new CLAIM: ["lib/queue", "lib/place", "lib/lease", "claim"];
     new AGAIN: ["lib/queue", "lib/lease", "again"];
-    new ACK: ["lib/queue", "lib/place", "lib/lease", "lib/remove", "ack"];
-    new COMPLETE: ["lib/queue", "lib/place", "lib/lease", "lib/remove", "complete"];
+    new ACK: ["lib/queue", "lib/place", "lib/lease", "lib/success", "lib/remove", "ack"];
+    new COMPLETE: ["lib/queue", "lib/place", "lib/lease", "lib/success", "lib/remove", "complete"];
     new REMOVE_COMPLETED: ["lib/queue", "lib/place", "lib/remove", "remove_completed"];
     new EXTEND: ["lib/queue", "lib/lease", "extend"];
-    reading LEASES: ["lib/queue", "leases"];
-    new END: ["lib/queue", "lib/place", "lib/lease", "lib/remove", "lib/death", "end"];
+    reading LEASES: ["lib/queue", "lib/tally", "leases"];
+    new END: ["lib/queue", "lib/place", "lib/lease", "lib/remove", "lib/death", "lib/tally", "end"];
     new GIVE_BACK: ["lib/queue", "give_back"];
     new DUE: ["lib/queue", "lib/place", "due"];
     reading FIRST_DUE: ["lib/queue", "first_due"];
@@ -31,8 +31,8 @@ scripts! {
     new RUN_NOW: ["lib/queue", "lib/place", "run_now"];
     new REVIVE: ["lib/queue", "lib/place", "lib/remove", "lib/death", "revive"];
     new PURGE: ["lib/queue", "lib/place", "lib/remove", "lib/death", "purge"];
-    reading GUARDS: ["lib/queue", "guards"];
-    new SET_GUARD: ["lib/queue", "set_guard"];
+    reading GUARDS: ["lib/queue", "lib/tally", "guards"];
+    new SET_GUARD: ["lib/queue", "lib/tally", "set_guard"];
     new PAUSE: ["lib/queue", "pause"];
     reading STATE: ["lib/queue", "lib/place", "state"];
     new ADOPT: ["lib/queue", "adopt"];
@@ -45,7 +45,7 @@ scripts! {
     new ARRIVE: ["lib/queue", "lib/place", "arrive"];
     new LEAVE: ["lib/queue", "lib/place", "lib/remove", "lib/death", "leave"];
     new INTRODUCE: ["introduce"];
-    reading AUDIT_COUNTS: ["lib/queue", "audit_counts"];
+    reading AUDIT_COUNTS: ["lib/queue", "lib/tally", "audit_counts"];
     reading AUDIT_JOBS: ["lib/queue", "lib/place", "lib/remove", "audit_jobs"];
     reading AUDIT_ENTRIES: ["lib/queue", "lib/place", "audit_entries"];
     new TAKE_IN: ["lib/queue", "lib/place", "lib/remove", "take_in"];

@@ -197,7 +197,7 @@ impl Core {
         let mut memory = queue.guards.memory.lock().await;
         for _ in 0..TRIES_MAX {
             let (now, outs) = self.outs(queue, &numbers).await?;
-            let mut court = Court::open(queue, settings, &memory, now);
+            let mut court = Court::open(queue, settings, now);
             let (mut judged, mut again) = (Vec::new(), Vec::new());
             for ((at, nack), out) in nacks.iter().zip(&outs) {
                 let held = out.held(queue).filter(|held| held.delivery.lease == nack.lease);

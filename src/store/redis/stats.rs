@@ -226,7 +226,7 @@ impl Core {
         while reply.left() > 0 {
             reply.bytes()?;
             let death = reply.count()?;
-            let letters = self.letters(queue, false, death - 1, death, 1).await?;
+            let letters = self.letters(queue, false, death.saturating_sub(1), death, 1).await?;
             let Some(letter) = letters.into_iter().next() else { continue };
             let show = Show { full: false, attempts: false };
             let views = self.views(queue, &[letter.number], show).await?;

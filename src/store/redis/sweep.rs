@@ -271,7 +271,7 @@ impl Core {
         let numbers: Vec<_> = run.iter().map(|over| over.number).collect();
         let mut memory = queue.guards.memory.lock().await;
         let (now, outs) = self.outs(queue, &numbers).await?;
-        let mut court = Court::open(queue, settings, &memory, now);
+        let mut court = Court::open(queue, settings, now);
         let (mut judged, mut back) = (Vec::new(), Vec::new());
         for out in &outs {
             let Some(held) = out.held(queue) else { continue };

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        breaker::{Breaker, Guarded},
+        breaker::{Breaker, Guarded, Tally},
         job::{Progress, sameness},
         pause::Pause,
         settings::QueueSettings,
@@ -72,7 +72,9 @@ impl Core {
             if *breaker != Breaker::default() {
                 // What is known of them may be from long ago.
                 self.look_at_guards(queue).await?;
-                let change = |here: &mut Breaker, _: Timestamp| take_over(here, breaker);
+                let change = |here: &mut Breaker, _: &mut Option<Tally>, _: Timestamp| {
+                    take_over(here, breaker)
+                };
                 if self.move_guard(queue, guarded, settings, change).await?.is_none() {
                     return Ok(false);
                 }

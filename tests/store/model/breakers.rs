@@ -18,7 +18,7 @@ pub(crate) struct Breaker {
     pub(crate) trips: u32,
     pub(crate) open: Option<Opened>,
     pub(crate) forced: Option<bool>,
-    /// Outcomes while it was closed, since the store was opened: when, and who failed.
+    /// Outcomes while it was closed, as far back as the store knows: when, and who failed.
     story: Vec<(Timestamp, Option<Id>)>,
     /// Dead letters that found no room, one after the other.
     pub(crate) full: u32,
@@ -43,8 +43,10 @@ impl Breaker {
     }
 
     /// Memory does not outlive the process.
-    pub(super) fn restart(&mut self) {
-        self.story.clear();
+    pub(super) fn restart(&mut self, keeps_tally: bool) {
+        if !keeps_tally {
+            self.story.clear();
+        }
         self.full = 0;
     }
 

@@ -177,6 +177,7 @@ pub(crate) struct Model {
     clock: StoreClock,
     reading: Reading,
     settings: Arc<Settings>,
+    keeps_tally: bool,
     pub(crate) jobs: BTreeMap<usize, Job>,
     pub(crate) queues: BTreeMap<usize, Queue>,
     keys: BTreeMap<(usize, u8), Holder>,
@@ -194,7 +195,8 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    pub(crate) fn new(start: Duration, settings: Arc<Settings>) -> Self {
+    /// `keeps_tally`: what a closed breaker has counted outlives the process.
+    pub(crate) fn new(start: Duration, settings: Arc<Settings>, keeps_tally: bool) -> Self {
         let reading = ManualClock::at(start).read();
         let mut clock = StoreClock::start(None, reading);
         Self {
@@ -202,6 +204,7 @@ impl Model {
             clock,
             reading,
             settings,
+            keeps_tally,
             jobs: BTreeMap::new(),
             queues: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -254,8 +257,8 @@ impl Model {
                     self.reading.boot_us = 0;
                 }
                 for queue in self.queues.values_mut() {
-                    queue.work.restart();
-                    queue.graves.restart();
+                    queue.work.restart(self.keeps_tally);
+                    queue.graves.restart(self.keeps_tally);
                 }
                 self.clock = StoreClock::start(Some(self.clock.kept()), self.reading);
                 Answer::Nothing

@@ -11,6 +11,7 @@ use super::{
     reply::Reply,
     scripts::AUDIT_COUNTS,
     stats::State,
+    tally::Counts,
 };
 use crate::store::{AuditProgress, AuditReport, AuditedQueue, Check, StoreError, Totals};
 use std::{collections::BTreeMap, sync::Arc};
@@ -59,6 +60,8 @@ struct Counted {
     kept_deaths: u64,
     overflow: u64,
     completed: u64,
+    /// What its breaker counts can be read.
+    counts_whole: bool,
     types: BTreeMap<String, u64>,
 }
 
@@ -78,6 +81,7 @@ impl Counted {
             kept_deaths: reply.count()?,
             overflow: reply.count()?,
             completed: reply.count()?,
+            counts_whole: Counts::read(reply)?.is_whole(),
             types: BTreeMap::new(),
         };
         while reply.left() > 0 {
@@ -146,6 +150,9 @@ impl Audit<'_> {
         ];
         for (what, has, other) in pairs.into_iter().filter(|(_, has, other)| has != other) {
             self.found(Check::Counts, queue, format!("it has {has} {what} {other}"));
+        }
+        if !counted.counts_whole {
+            self.found(Check::Checksums, queue, "what its breaker has counted is damaged");
         }
         let (deaths, last) = (counted.deaths, counted.last_death);
         if last > deaths {

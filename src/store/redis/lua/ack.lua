@@ -16,6 +16,7 @@ for at = 4, #ARGV, 2 do
     end_lease(n, lease)
     finish_key(n, x, retention, keys_max)
     remove(n, x)
+    succeeded(lease)
     done = done + 1
     retried = retried + (has(lease, RETRIED) and 1 or 0)
     item = { 0, (struct.unpack('>I8', lease, 66)), has(lease, PROBE) and 1 or 0 }
@@ -35,6 +36,6 @@ if done > 0 then
     call('HINCRBY', S, 'successful_retries', retried)
     call('HINCRBY', S, 'retried_finished', retried)
   end
-  used()
+  used_well()
 end
 return reply

@@ -5,6 +5,8 @@
 -- Reply: now, then for each: 0 done, 1 the lease is not what it was.
 local retention, keys_max = tonumber(ARGV[2]), tonumber(ARGV[3])
 
+local done = false
+
 local function complete(at)
   local n, lease, progress, seq, attempt, forget, result, retried = unpack(ARGV, at, at + 7)
   if call('HGET', O, n) ~= lease then
@@ -12,6 +14,8 @@ local function complete(at)
   end
   local x = extras(n)
   end_lease(n, lease)
+  succeeded(lease)
+  done = true
   finish_key(n, x, retention, keys_max)
   if x and x.deadline > 0 then
     call('ZREM', E, n)
@@ -30,12 +34,14 @@ local function complete(at)
     call('HINCRBY', S, 'successful_retries', 1)
     call('HINCRBY', S, 'retried_finished', 1)
   end
-  used()
   return 0
 end
 
 local reply = { now }
 for at = 4, #ARGV, 8 do
   reply[#reply + 1] = complete(at)
+end
+if done then
+  used_well()
 end
 return reply

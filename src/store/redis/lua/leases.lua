@@ -1,7 +1,8 @@
 -- What has to be known to judge deliveries. Reads only.
 -- ARGV: from 2 on, numbers.
--- Reply: now, the breakers of the work and of the dead letters, then for each: lease, record, progress, last failure, and where there is no lease the last attempt.
-local reply = { now, breaker('work'), breaker('graves') }
+-- Reply: now, the breakers of the work and of the dead letters, what is counted of the work (tally, failures, successes),
+--   then for each: lease, record, progress, last failure, and where there is no lease the last attempt.
+local reply = { now, breaker('work'), breaker('graves'), counted() }
 for at = 2, #ARGV do
   local n = ARGV[at]
   local lease, record, progress = call('HGET', O, n), call('HGET', J, n), call('HGET', P, n)
