@@ -249,7 +249,8 @@ mod tests {
     fn every_walk_follows_a_tree_and_sorts_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("list.db");
-        let connection = super::super::schema::open_writer(&path, false).unwrap();
+        let connection =
+            super::super::schema::open_writer(&path, super::super::Durability::None).unwrap();
         for sql in [READY, READY_BEFORE, SCHEDULED, LEASED, DEAD, COMPLETED] {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let rows = plan.raw_query().mapped(|row| row.get::<_, String>(3));
