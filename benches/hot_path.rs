@@ -17,7 +17,7 @@ use std::{
     process::{Command, ExitCode},
     time::Duration,
 };
-use subjects::Subject;
+use subjects::{Subject, callgrind};
 
 /// A count that is higher by more than this share fails the check.
 const TOLERANCE: f64 = 0.05;
@@ -148,20 +148,7 @@ fn copy(directory: &Path) -> PathBuf {
 
 /// All that this program executes for one task.
 fn instructions(task: &str, directory: &Path, batch: usize) -> u64 {
-    let program = env::current_exe().expect("this program");
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program)
-        .args(["work", task])
-        .arg(directory)
-        .arg(batch.to_string())
-        .output()
-        .expect("valgrind is installed: script/bench-check does that");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{task} failed under valgrind:\n{said}");
-    let collected = said.lines().find_map(|line| line.split_once("Collected :"));
-    let count = collected.and_then(|(_, count)| count.trim().parse().ok());
-    count.unwrap_or_else(|| panic!("callgrind said no count for {task}:\n{said}"))
+    callgrind::instructions(&["work", task, &directory.display().to_string(), &batch.to_string()])
 }
 
 // ---- what was counted before ----

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "no benchmark needs all of it")]
 
+pub(crate) mod callgrind;
+
 use bytes::Bytes;
 use redrive::{
     domain::{
@@ -17,7 +19,8 @@ use redrive::{
     },
     env::ManualClock,
     store::{
-        Ack, Ask, BreakerNotice, Claim, DeadNotice, Listener, Nack, Settlements, Share, Store,
+        Ack, Ask, BreakerNotice, Claim, DeadNotice, Depths, JobQuery, Listener, Nack, Settlements,
+        Share, Store, Sweep,
         embedded::{Durability, Embedded, Options},
     },
 };
@@ -29,7 +32,7 @@ pub(crate) fn queue() -> QueueName {
     QueueName::parse("bench").expect("a queue's name")
 }
 
-fn failure() -> Ending {
+pub(crate) fn failure() -> Ending {
     let failure = Failure::new("SmtpTimeout", "no answer from mx1 after 30 s");
     Ending::Failed { failure, permanent: false, retry_after: None }
 }
@@ -39,6 +42,7 @@ pub(crate) struct Subject {
     store: Embedded,
     settings: Arc<Settings>,
     runtime: tokio::runtime::Runtime,
+    clock: Arc<ManualClock>,
     calls: u64,
 }
 
@@ -51,9 +55,11 @@ impl Subject {
         let mut settings = Settings::default();
         Arc::make_mut(&mut settings.defaults).breaker.disabled = true;
         Self {
-            store: Embedded::open(options, clock, Arc::new(Nobody)).expect("the store opens"),
+            store: Embedded::open(options, clock.clone(), Arc::new(Nobody))
+                .expect("the store opens"),
             settings: Arc::new(settings),
             runtime: tokio::runtime::Builder::new_current_thread().build().expect("a runtime"),
+            clock,
             calls: 0,
         }
     }
@@ -94,7 +100,11 @@ impl Subject {
     }
 
     pub(crate) fn nack(&mut self, leases: Vec<Lease>) {
-        let nack = |lease| Nack { lease, ending: failure(), checkpoint: String::new() };
+        self.end(leases, &failure());
+    }
+
+    pub(crate) fn end(&mut self, leases: Vec<Lease>, ending: &Ending) {
+        let nack = |lease| Nack { lease, ending: ending.clone(), checkpoint: String::new() };
         let nacks = leases.into_iter().map(nack).collect();
         self.settle(Settlements { nacks, ..Settlements::default() });
     }
@@ -106,13 +116,50 @@ impl Subject {
         assert!(settled.acks.iter().all(Result::is_ok) && settled.nacks.iter().all(Result::is_ok));
     }
 
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    /// Makes ready what is due, as much as one call does.
+    pub(crate) fn promote(&mut self) -> usize {
+        let sweep =
+            Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+        let ask = self.ask();
+        self.runtime.block_on(self.store.sweep(ask, sweep)).expect("the store is well").promoted
+    }
+
+    pub(crate) fn depths(&mut self) -> Depths {
+        let queues = self.runtime.block_on(self.store.queues(None, 10)).expect("the store is well");
+        queues.first().map(|queue| queue.depths).unwrap_or_default()
+    }
+
+    pub(crate) fn stats(&mut self) {
+        let stats = self.runtime.block_on(self.store.stats(Some(queue())));
+        assert!(stats.expect("the store is well").is_some());
+    }
+
+    pub(crate) fn first_page(&mut self) -> usize {
+        let query = JobQuery {
+            queue: queue(),
+            state: None,
+            job_type: None,
+            after: None,
+            limit: 100,
+            full: false,
+            max_bytes: usize::MAX,
+            looks_max: usize::MAX,
+        };
+        let page = self.runtime.block_on(self.store.jobs(query)).expect("the store is well");
+        page.expect("the queue is there").jobs.len()
+    }
+
     pub(crate) fn close(self) {
         self.runtime.block_on(self.store.close());
     }
 }
 
 /// Who is told nothing.
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Listener for Nobody {
     fn available(&self, _: &QueueName, _: usize) {}
@@ -122,7 +169,7 @@ impl Listener for Nobody {
     fn breaker(&self, _: &BreakerNotice) {}
 }
 
-fn new_job() -> NewJob {
+pub(crate) fn new_job() -> NewJob {
     NewJob {
         queue: queue(),
         id: None,

@@ -1,0 +1,200 @@
+//! What gRPC and the broker leave of Redis, and what more servers cost it.
+//!
+//!     cargo bench --bench redis_ceiling
+//!
+//! Takes jobs through their life in batches of 100, in turn: through `redrive serve`, and in a bare loop that runs the same
+//! scripts on the same Redis from this process. Then the same load through one server and through three, and Redis' own
+//! CPU time for each job. Starts a redis-server of its own. Meant for an idle machine.
+
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot go on stops")]
+
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+#[path = "../tests/store/redis_server.rs"]
+mod redis_server;
+mod subjects;
+
+use redis_server::Server;
+use redrive::{
+    domain::settings::Settings,
+    env::{SystemClock, instant, random},
+    store::{
+        Ack, Ask, Claim, Settlements, Share, Store,
+        redis::{Options, RedisStore, connection::Address},
+    },
+};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+const ROUNDS: usize = 5;
+const JOBS: usize = 60_000;
+const BATCH: usize = 100;
+const WORKERS: usize = 18;
+const RATIO_MIN: f64 = 0.6;
+const SPREAD_MAX: f64 = 1.15;
+
+#[tokio::main]
+async fn main() {
+    let redis = Server::start();
+    let mut ratios = Vec::new();
+    for round in 1..=ROUNDS {
+        let served = {
+            let servers = vec![Served::start(redis.address())];
+            served(&servers, JOBS)
+        };
+        let bare = bare(redis.address()).await;
+        ratios.push(served / bare);
+        println!(
+            "round {round}   through a server {served:>8.0} jobs/s   bare loop {bare:>8.0} jobs/s   ratio {:.2}",
+            served / bare
+        );
+    }
+    let ratio = median(ratios);
+    println!("median ratio {ratio:.2}\n");
+    let mut spreads = Vec::new();
+    for round in 1..=ROUNDS {
+        let [one, three] = [1, 3].map(|count| {
+            let servers = (0..count).map(|_| Served::start(redis.address())).collect::<Vec<_>>();
+            let before = cpu_seconds(&redis);
+            served(&servers, JOBS);
+            (cpu_seconds(&redis) - before) / JOBS as f64 * 1e6
+        });
+        spreads.push(three / one);
+        println!(
+            "round {round}   Redis' CPU per job: one server {one:.2} µs, three servers {three:.2} µs, {:.2} ×",
+            three / one
+        );
+    }
+    let spread = median(spreads);
+    println!("median {spread:.2} ×");
+    assert!(ratio >= RATIO_MIN, "the ratio is {ratio:.2}, and should be at least {RATIO_MIN}");
+    assert!(
+        spread <= SPREAD_MAX,
+        "three servers cost {spread:.2} ×, at most {SPREAD_MAX} is wanted"
+    );
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+// ---- through servers ----
+
+struct Served {
+    process: Child,
+    address: String,
+}
+
+impl Served {
+    fn start(redis: &str) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_redrive"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--redis", redis])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it can be run");
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            line.trim().strip_prefix("gRPC").map(|address| address.trim().to_owned())
+        });
+        // Whoever cannot write any more may stop.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { process, address: address.expect("it says where it listens") }
+    }
+
+    fn load(&self, workers: usize, jobs: usize) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_redrive"))
+            .args(["bench", "--mode", "batch", "--warmup", "0s", "-o", "json"])
+            .args(["--address", &self.address])
+            .args(["--workers", &workers.to_string(), "--jobs", &jobs.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it can be run")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The same load, spread over servers; jobs a second, together.
+fn served(servers: &[Served], jobs: usize) -> f64 {
+    let share = servers.len();
+    let loads: Vec<_> =
+        servers.iter().map(|server| server.load(WORKERS / share, jobs / share)).collect();
+    let rates = loads.into_iter().map(|load| {
+        let output = load.wait_with_output().unwrap();
+        assert!(output.status.success(), "redrive bench failed");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["median"]["jobs_per_second"].as_f64().expect("a rate")
+    });
+    rates.sum()
+}
+
+fn cpu_seconds(redis: &Server) -> f64 {
+    let mut connection =
+        redis::Client::open(redis.address()).and_then(|client| client.get_connection()).unwrap();
+    let info: String = redis::cmd("INFO").arg("cpu").query(&mut connection).unwrap();
+    let used = |field: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
+        line.trim().parse::<f64>().expect("a number")
+    };
+    used("used_cpu_user:") + used("used_cpu_sys:")
+}
+
+// ---- without ----
+
+async fn bare(redis: &str) -> f64 {
+    let options = Options { watch: false, ..Options::new(Address::parse(redis).unwrap()) };
+    let store = RedisStore::open(options, Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let store = Arc::new(store.await.unwrap());
+    let began = instant();
+    let loops: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..JOBS / WORKERS / BATCH {
+                    lives(&store).await;
+                }
+            })
+        })
+        .collect();
+    for ended in loops {
+        ended.await.unwrap();
+    }
+    let rate = (JOBS / WORKERS / BATCH * WORKERS * BATCH) as f64 / began.elapsed().as_secs_f64();
+    store.close().await;
+    rate
+}
+
+/// A batch of jobs from its beginning to its end.
+async fn lives(store: &RedisStore) {
+    let jobs = (0..BATCH).map(|_| subjects::new_job()).collect();
+    store.enqueue(ask(), jobs).await.unwrap();
+    let claim = Claim {
+        shares: vec![Share { queue: subjects::queue(), first: usize::MAX }],
+        max_jobs: BATCH,
+        max_bytes: usize::MAX,
+        lease_duration: None,
+        worker_id: "worker-1".into(),
+        request_id: String::new(),
+        settle: Settlements::default(),
+    };
+    let claimed = store.claim(ask(), claim).await.unwrap().jobs;
+    assert_eq!(claimed.len(), BATCH, "there are as many jobs as workers ask for");
+    let ack = |lease| Ack { lease, note: String::new(), result: Default::default() };
+    let acks = claimed.into_iter().map(|job| ack(job.delivery.lease)).collect();
+    let settled =
+        store.settle(ask(), Settlements { acks, ..Settlements::default() }).await.unwrap();
+    assert!(settled.acks.iter().all(Result::is_ok));
+}
+
+fn ask() -> Ask {
+    Ask { settings: Arc::new(Settings::default()), seed: random() }
+}
