@@ -17,6 +17,7 @@ use redis_server::Server;
 use redrive::{
     domain::settings::Settings,
     env::{SystemClock, instant, random},
+    grpc::pb::{self, queue_service_client::QueueServiceClient},
     store::{
         Ack, Ask, Claim, Settlements, Share, Store,
         redis::{Options, RedisStore, connection::Address},
@@ -26,7 +27,9 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     sync::Arc,
+    time::Duration,
 };
+use tonic::transport::Channel;
 
 const ROUNDS: usize = 5;
 const JOBS: usize = 60_000;
@@ -42,7 +45,7 @@ async fn main() {
     for round in 1..=ROUNDS {
         let served = {
             let servers = vec![Served::start(redis.address())];
-            served(&servers, JOBS)
+            served(&servers).await
         };
         let bare = bare(redis.address()).await;
         ratios.push(served / bare);
@@ -55,12 +58,14 @@ async fn main() {
     println!("median ratio {ratio:.2}\n");
     let mut spreads = Vec::new();
     for round in 1..=ROUNDS {
-        let [one, three] = [1, 3].map(|count| {
-            let servers = (0..count).map(|_| Served::start(redis.address())).collect::<Vec<_>>();
+        let mut costs = Vec::new();
+        for count in [1, 3] {
+            let servers: Vec<_> = (0..count).map(|_| Served::start(redis.address())).collect();
             let before = cpu_seconds(&redis);
-            served(&servers, JOBS);
-            (cpu_seconds(&redis) - before) / JOBS as f64 * 1e6
-        });
+            served(&servers).await;
+            costs.push((cpu_seconds(&redis) - before) / JOBS as f64 * 1e6);
+        }
+        let (one, three) = (costs[0], costs[1]);
         spreads.push(three / one);
         println!(
             "round {round}   Redis' CPU per job: one server {one:.2} µs, three servers {three:.2} µs, {:.2} ×",
@@ -103,17 +108,6 @@ impl Served {
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, address: address.expect("it says where it listens") }
     }
-
-    fn load(&self, workers: usize, jobs: usize) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_redrive"))
-            .args(["bench", "--mode", "batch", "--warmup", "0s", "-o", "json"])
-            .args(["--address", &self.address])
-            .args(["--workers", &workers.to_string(), "--jobs", &jobs.to_string()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it can be run")
-    }
 }
 
 impl Drop for Served {
@@ -123,18 +117,48 @@ impl Drop for Served {
     }
 }
 
-/// The same load, spread over servers; jobs a second, together.
-fn served(servers: &[Served], jobs: usize) -> f64 {
-    let share = servers.len();
-    let loads: Vec<_> =
-        servers.iter().map(|server| server.load(WORKERS / share, jobs / share)).collect();
-    let rates = loads.into_iter().map(|load| {
-        let output = load.wait_with_output().unwrap();
-        assert!(output.status.success(), "redrive bench failed");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        report["median"]["jobs_per_second"].as_f64().expect("a rate")
-    });
-    rates.sum()
+/// The same load, spread over servers; jobs a second.
+async fn served(servers: &[Served]) -> f64 {
+    let mut clients = Vec::new();
+    for worker in 0..WORKERS {
+        let address = format!("http://{}", servers[worker % servers.len()].address);
+        clients.push(QueueServiceClient::connect(address).await.unwrap());
+    }
+    let began = instant();
+    let loops: Vec<_> = clients.into_iter().map(|client| tokio::spawn(calls(client))).collect();
+    for ended in loops {
+        ended.await.unwrap();
+    }
+    (JOBS / WORKERS / BATCH * WORKERS * BATCH) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// What one worker calls: it takes as many jobs as it has enqueued, whosever they are.
+async fn calls(mut client: QueueServiceClient<Channel>) {
+    let queue = subjects::queue().to_string();
+    let job = pb::EnqueueRequest {
+        queue: queue.clone(),
+        r#type: "send-welcome-email".into(),
+        body: Some(pb::enqueue_request::Body::Data(vec![7; subjects::PAYLOAD].into())),
+        ..Default::default()
+    };
+    for _ in 0..JOBS / WORKERS / BATCH {
+        let jobs = vec![job.clone(); BATCH];
+        client.enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
+        let mut missing = BATCH;
+        while missing > 0 {
+            let claim = pb::ClaimRequest {
+                queues: vec![queue.clone()],
+                max_jobs: missing as u32,
+                wait: Some(Duration::from_secs(10).try_into().unwrap()),
+                ..Default::default()
+            };
+            let claimed = client.claim(claim).await.unwrap().into_inner().jobs;
+            missing -= claimed.len();
+            let ack = |job: pb::Job| pb::AckRequest { lease: job.lease, ..Default::default() };
+            let acks = claimed.into_iter().map(ack).collect();
+            client.settle(pb::SettleRequest { acks, ..Default::default() }).await.unwrap();
+        }
+    }
 }
 
 fn cpu_seconds(redis: &Server) -> f64 {
