@@ -132,5 +132,5 @@ export async function start(port, program, args, options = {}) {
     }
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
-  return { address: `127.0.0.1:${port}`, stop };
+  return { address: `127.0.0.1:${port}`, pid: child.pid, stop };
 }
