@@ -19,6 +19,7 @@ mod list;
 mod lookup;
 mod memory;
 mod operate;
+mod options;
 mod pause;
 mod places;
 mod purge;
@@ -37,6 +38,7 @@ mod writer_thread;
 
 pub use audit::audit;
 pub use flush::Durability;
+pub use options::{OpenError, Options, look_for};
 
 use super::codec;
 use crate::{
@@ -44,7 +46,6 @@ use crate::{
         breaker::BreakerName,
         ids::{JobId, QueueName},
         job::NewJob,
-        limits::Limits,
         time::Timestamp,
     },
     env::Clock,
@@ -62,7 +63,7 @@ use flush::Flusher;
 use rusqlite::Connection;
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
 };
@@ -76,49 +77,6 @@ const WAITING_MAX: usize = 16_384;
 const WAITING_KIB_MAX: usize = 256 * 1024;
 /// Reads at the same time.
 const READERS_MAX: usize = 8;
-
-#[derive(Clone, Debug)]
-pub struct Options {
-    pub directory: PathBuf,
-    pub durability: Durability,
-    /// Enqueue is refused when the disk has less room than this.
-    pub reserve_bytes: u64,
-    pub max_queues: usize,
-    pub max_leases: usize,
-}
-
-impl Options {
-    pub fn new(directory: impl Into<PathBuf>) -> Self {
-        let limits = Limits::default();
-        Self {
-            directory: directory.into(),
-            durability: Durability::Fsync,
-            reserve_bytes: 64 << 20,
-            max_queues: limits.queues,
-            max_leases: limits.leases,
-        }
-    }
-}
-
-/// Why the store cannot be opened. Each names the directory.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("cannot use the data directory {}: {error}", directory.display())]
-    Directory { directory: PathBuf, error: io::Error },
-    #[error("cannot use the data directory {}: {error}", directory.display())]
-    Lock { directory: PathBuf, error: directory_lock::LockError },
-    #[error("cannot use the database {}: {error}", path.display())]
-    Schema { path: PathBuf, error: schema::SchemaError },
-}
-
-/// Refuses a directory without a store, and makes nothing.
-pub fn look_for(directory: &Path) -> Result<(), OpenError> {
-    let path = directory.join(schema::DATABASE);
-    if path.exists() {
-        return Ok(());
-    }
-    Err(OpenError::Schema { path, error: schema::SchemaError::Missing })
-}
 
 /// A handle on the engine; the last one to go closes it.
 #[derive(Debug)]
