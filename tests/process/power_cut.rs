@@ -208,7 +208,7 @@ fn is_sound(image: &Path) -> bool {
 }
 
 /// Counted in a copy, since looking recovers.
-fn jobs_in(image: &Path) -> usize {
+fn jobs_in(image: &Path) -> i64 {
     let copy = scratch();
     copy_dir(image, copy.path()).unwrap();
     let database = Connection::open(copy.path().join("redrive.db")).unwrap();
@@ -288,7 +288,7 @@ async fn after_the_interval_what_was_acknowledged_is_on_the_disk() {
     let flushed = async {
         loop {
             machine.image(Mark::MAX, &image, Lose::All);
-            if jobs_in(&image) == ids.len() {
+            if jobs_in(&image) == ids.len() as i64 {
                 break;
             }
             fs::remove_dir_all(&image).unwrap();

@@ -117,7 +117,7 @@ async fn an_fsync_that_fails_stops_all_writes_until_a_restart() {
 
 #[tokio::test]
 async fn a_flush_that_fails_stops_all_writes_too() {
-    let mut patient = Patient::start_with("interval(10ms)").await;
+    let patient = Patient::start_with("interval(10ms)").await;
     patient.enqueue().await.unwrap();
     patient.falls_ill("fsync");
     // Those that come before the flush are answered; by then nobody could know.
