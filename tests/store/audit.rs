@@ -1,13 +1,10 @@
 //! `redrive audit`: silent about a good store, and precise about every kind of damage.
 
 use crate::{
-    builders::*,
+    audited::one_of_everything,
     harness::{Harness, run},
 };
-use redrive::{
-    domain::ids::JobId,
-    store::{AuditReport, Check, embedded, embedded::Embedded},
-};
+use redrive::store::{AuditReport, Check, embedded, embedded::Embedded};
 use rusqlite::Connection;
 use std::{
     fs::OpenOptions,
@@ -20,34 +17,9 @@ fn audit(h: &Harness<Embedded>) -> AuditReport {
     embedded::audit(&directory, &mut |_| {}).unwrap()
 }
 
-/// One of everything: ready, scheduled, leased, completed, dead, overflow, with ids, keys, deadlines, history, moves and removals.
 async fn busy() -> Harness<Embedded> {
     let mut h: Harness<Embedded> = Harness::new().await;
-    h.set(|queue| queue.dead_letters.max_entries = 1);
-    h.enqueue(job("q").id("ready").key("k-ready").expires(HOUR)).await;
-    h.enqueue(job("q").priority(9)).await;
-    h.enqueue(job("q").id("later").delay(HOUR)).await;
-    for id in ["dead-1", "dead-2", "moved"] {
-        h.enqueue(job("dying").id(id)).await;
-        let lease = h.claim("dying").await.delivery.lease;
-        h.nack(lease, permanent()).await.unwrap();
-    }
-    let moved = requeue_of("dying", redrive::store::Which::Ids(vec![JobId::parse("moved")]));
-    h.requeue(redrive::store::Requeue { target: Some(queue("other")), ..moved }).await.unwrap();
-    h.enqueue(job("q").id("done").key("k-done").priority(99)).await;
-    let lease = h.claim("q").await.delivery.lease;
-    h.ack(lease).await.unwrap();
-    h.enqueue(job("q").id("retried").priority(98)).await;
-    let lease = h.claim("q").await.delivery.lease;
-    h.nack(lease, failed("Hiccup")).await.unwrap();
-    h.enqueue(job("q").id("out").priority(97)).await;
-    h.claim("q").await;
-    h.set(|queue| queue.completed_retention = Some(HOUR));
-    h.enqueue(job("kept").id("kept").key("k-kept")).await;
-    let lease = h.claim("kept").await.delivery.lease;
-    h.ack_with(lease, "well", "result".into()).await.unwrap();
-    h.enqueue(job("q").id("cancelled")).await;
-    h.cancel("cancelled").await.unwrap();
+    one_of_everything(&mut h).await;
     h
 }
 

@@ -1,53 +1,21 @@
 //! `redrive audit --redis`: silent about a good store, and precise about every kind of damage.
 
 use crate::{
-    builders::*,
+    audited::one_of_everything,
     engines::Site,
     harness::{Harness, run_in},
 };
-use redrive::{
-    domain::ids::JobId,
-    store::{AuditReport, Check, Requeue, Which, redis::RedisStore},
-};
+use redrive::store::{AuditReport, Check, redis::RedisStore};
 
 async fn audit(h: &Harness<RedisStore>) -> AuditReport {
     h.store().audit(&mut |_| {}).await.unwrap()
-}
-
-/// One of everything: ready, scheduled, leased, completed, dead, overflow, with ids, keys, deadlines, history, moves and
-/// removals.
-async fn busy(h: &mut Harness<RedisStore>) {
-    h.set(|queue| queue.dead_letters.max_entries = 1);
-    let large = "large ".repeat(1_000);
-    h.enqueue(job("q").id("ready").key("k-ready").expires(HOUR).body(&large)).await;
-    h.enqueue(job("q").priority(9)).await;
-    h.enqueue(job("q").id("later").delay(HOUR)).await;
-    for id in ["dead-1", "dead-2", "moved"] {
-        h.bury(job("dying").id(id)).await;
-    }
-    let moved = requeue_of("dying", Which::Ids(vec![JobId::parse("moved")]));
-    h.requeue(Requeue { target: Some(queue("other")), ..moved }).await.unwrap();
-    h.enqueue(job("q").id("done").key("k-done").priority(99)).await;
-    let lease = h.claim("q").await.delivery.lease;
-    h.ack(lease).await.unwrap();
-    h.enqueue(job("q").id("retried").priority(98)).await;
-    let lease = h.claim("q").await.delivery.lease;
-    h.nack(lease, failed("Hiccup")).await.unwrap();
-    h.enqueue(job("q").id("out").priority(97)).await;
-    h.claim("q").await;
-    h.set(|queue| queue.completed_retention = Some(HOUR));
-    h.enqueue(job("kept").id("kept").key("k-kept")).await;
-    let lease = h.claim("kept").await.delivery.lease;
-    h.ack_with(lease, "well", "result".into()).await.unwrap();
-    h.enqueue(job("q").id("cancelled")).await;
-    h.cancel("cancelled").await.unwrap();
 }
 
 /// What is found after this was done to the keys of a queue, in Lua: `key('r')` is the one of those that are ready, `one('r')`
 /// the first entry of it, and `number(id)` that of a job.
 async fn after(queue: &str, lua: &str) -> AuditReport {
     let mut h: Harness<RedisStore> = Harness::new().await;
-    busy(&mut h).await;
+    one_of_everything(&mut h).await;
     let script = format!(
         "local call = redis.call
          local function key(letter) return KEYS[1] .. letter end
@@ -78,7 +46,7 @@ fn assert_found(report: &AuditReport, check: Check, part: &str) {
 }
 
 async fn is_clean(mut h: Harness<RedisStore>) {
-    busy(&mut h).await;
+    one_of_everything(&mut h).await;
     let report = audit(&h).await;
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert_eq!((report.jobs, report.queues.len()), (9, 4));
@@ -210,7 +178,7 @@ fn bytes_that_rot_are_found() {
 #[test]
 fn a_long_audit_tells_how_far_it_is() {
     run_in(Site::One, async |mut h: Harness<RedisStore>| {
-        busy(&mut h).await;
+        one_of_everything(&mut h).await;
         let mut told = Vec::new();
         h.store().audit(&mut |progress| told.push(progress.step)).await.unwrap();
         assert!(told.contains(&"jobs") && told.contains(&"an id"), "{told:?}");

@@ -14,7 +14,7 @@ use crate::{
     domain::{breaker::Tally, ids::JobId, settings::BreakerSettings, time::Timestamp},
     store::{
         StoreError, codec,
-        notation::{Damaged, Read, Reader, put_f64, put_option, put_text, put_u64},
+        notation::{Damaged, Read, Reader, put_f64, put_option, put_u64},
     },
 };
 
@@ -177,30 +177,11 @@ fn read_failures(read: &mut Reader<'_>, transitions: u64) -> Read<(u64, Vec<JobI
 
 fn put_jobs<'a>(out: &mut Vec<u8>, jobs: impl ExactSizeIterator<Item = &'a JobId>) {
     put_u64(out, jobs.len() as u64);
-    for job in jobs {
-        match job {
-            JobId::Uuid(uuid) => {
-                out.push(0);
-                out.extend_from_slice(&uuid.to_be_bytes());
-            }
-            JobId::Text(text) => {
-                out.push(1);
-                put_text(out, text);
-            }
-        }
-    }
+    jobs.for_each(|job| codec::put_id(out, job));
 }
 
 fn read_jobs(read: &mut Reader<'_>) -> Read<Vec<JobId>> {
-    let mut jobs = Vec::new();
-    for _ in 0..read.u64()? {
-        jobs.push(match read.u8()? {
-            0 => JobId::Uuid(u128::from_be_bytes(read.take(16)?.try_into().map_err(|_| Damaged)?)),
-            1 => JobId::Text(read.text()?.into()),
-            _ => return Err(Damaged),
-        });
-    }
-    Ok(jobs)
+    (0..read.u64()?).map(|_| codec::read_id(read)).collect()
 }
 
 #[cfg(test)]
