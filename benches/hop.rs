@@ -4,56 +4,22 @@
 //!
 //! Starts two real servers on a Redis of its own, on loopback. Meant for an idle machine.
 
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+#[path = "../tests/store/redis_server.rs"]
+mod redis_server;
+mod subjects;
+
 use redrive::grpc::pb::{self, queue_service_client::QueueServiceClient};
-use std::{
-    io::{BufRead, BufReader},
-    net::TcpListener,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+use subjects::server::Server;
 use tonic::transport::Channel;
 
 const HOPS: usize = 500;
 const P99_MAX: Duration = Duration::from_millis(25);
 const QUEUE: &str = "hop";
 
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Runs it until one of its lines has what is looked for, which is handed back.
-fn start(command: &mut Command, find: impl Fn(&str) -> Option<String>) -> (Process, String) {
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it can be run");
-    let mut lines = BufReader::new(child.stdout.take().expect("it has an output")).lines();
-    let found = lines.by_ref().map_while(Result::ok).find_map(|line| find(&line));
-    // Whoever cannot write its log any more may stop.
-    std::thread::spawn(move || lines.for_each(drop));
-    (Process(child), found.expect("it says that it runs"))
-}
-
-fn redis() -> (Process, String) {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let port = free.expect("there is a free port").port().to_string();
-    let mut command = Command::new("redis-server");
-    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-    let ready = |line: &str| line.contains("Ready to accept").then(String::new);
-    let (process, _) = start(&mut command, ready);
-    (process, format!("redis://127.0.0.1:{port}"))
-}
-
-async fn server(redis: &str) -> (Process, QueueServiceClient<Channel>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--redis", redis]);
-    let address = |line: &str| line.trim().strip_prefix("gRPC").map(|at| at.trim().to_owned());
-    let (process, address) = start(&mut command, address);
-    let client = QueueServiceClient::connect(format!("http://{address}")).await;
-    (process, client.expect("the server answers"))
+async fn client(server: &Server) -> QueueServiceClient<Channel> {
+    QueueServiceClient::connect(server.address.clone()).await.expect("the server answers")
 }
 
 fn job() -> pb::EnqueueRequest {
@@ -77,8 +43,9 @@ async fn work(client: &mut QueueServiceClient<Channel>) -> Instant {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let (_redis, redis) = redis();
-    let ((_a, mut producer), (_b, mut worker)) = (server(&redis).await, server(&redis).await);
+    let redis = redis_server::Server::start();
+    let servers = [(), ()].map(|()| Server::start("--redis", redis.address()));
+    let (mut producer, mut worker) = (client(&servers[0]).await, client(&servers[1]).await);
     producer.enqueue(job()).await.expect("it is added");
     work(&mut worker).await;
     let mut took = Vec::with_capacity(HOPS);

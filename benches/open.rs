@@ -10,14 +10,8 @@ use redrive::{
     env::instant,
     grpc::pb::{self, queue_service_client::QueueServiceClient},
 };
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
-use subjects::Subject;
+use std::{fs, path::Path, time::Duration};
+use subjects::{Subject, server::Server};
 
 const WAITING: usize = 1_000_000;
 const FIRST_CLAIM_MAX: Duration = Duration::from_millis(100);
@@ -34,19 +28,18 @@ async fn main() {
     let mut took = Vec::new();
     for round in 1..=ROUNDS {
         let began = instant();
-        let (mut server, address) = start(room.path());
-        claim(&address).await;
+        let server = Server::start("--data", &room.path().display().to_string());
+        claim(&server.address).await;
         let first = began.elapsed();
         // Some work, so that what it needs for that is in memory too.
         for _ in 0..100 {
-            claim(&address).await;
+            claim(&server.address).await;
         }
-        let memory = memory_mb(server.id());
+        let memory = memory_mb(server.process.id());
         println!("round {round}   first claim {first:>8.1?} after the start   memory {memory} MB");
         assert!(memory < MEMORY_MAX_MB, "{memory} MB, and under {MEMORY_MAX_MB} are wanted");
         took.push(first);
-        // Without a word: the next start reads what is in the log.
-        server.kill().and_then(|()| server.wait()).expect("it ends");
+        // It is killed: the next start reads what is in the log.
     }
     took.sort_unstable();
     let median = took[took.len() / 2];
@@ -62,22 +55,6 @@ fn fill(data: &Path) {
         subject.enqueue(1_000);
     }
     subject.close();
-}
-
-fn start(data: &Path) -> (Child, String) {
-    let mut server = Command::new(env!("CARGO_BIN_EXE_redrive"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--data"])
-        .arg(data)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the server starts");
-    let mut lines = BufReader::new(server.stdout.take().expect("it has an output")).lines();
-    let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
-        line.trim().strip_prefix("gRPC").map(|address| format!("http://{}", address.trim()))
-    });
-    // Whoever cannot write any more may stop.
-    std::thread::spawn(move || lines.for_each(drop));
-    (server, address.expect("it says where it listens"))
 }
 
 async fn claim(address: &str) {

@@ -23,12 +23,8 @@ use redrive::{
         redis::{Options, RedisStore, connection::Address},
     },
 };
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
+use subjects::server::Server as Served;
 use tonic::transport::Channel;
 
 const ROUNDS: usize = 5;
@@ -44,7 +40,7 @@ async fn main() {
     let mut ratios = Vec::new();
     for round in 1..=ROUNDS {
         let served = {
-            let servers = vec![Served::start(redis.address())];
+            let servers = vec![Served::start("--redis", redis.address())];
             served(&servers).await
         };
         let bare = bare(redis.address()).await;
@@ -60,7 +56,8 @@ async fn main() {
     for round in 1..=ROUNDS {
         let mut costs = Vec::new();
         for count in [1, 3] {
-            let servers: Vec<_> = (0..count).map(|_| Served::start(redis.address())).collect();
+            let servers: Vec<_> =
+                (0..count).map(|_| Served::start("--redis", redis.address())).collect();
             let before = cpu_seconds(&redis);
             served(&servers).await;
             costs.push((cpu_seconds(&redis) - before) / JOBS as f64 * 1e6);
@@ -88,40 +85,11 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 // ---- through servers ----
 
-struct Served {
-    process: Child,
-    address: String,
-}
-
-impl Served {
-    fn start(redis: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_redrive"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--redis", redis])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it can be run");
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
-            line.trim().strip_prefix("gRPC").map(|address| address.trim().to_owned())
-        });
-        // Whoever cannot write any more may stop.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, address: address.expect("it says where it listens") }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// The same load, spread over servers; jobs a second.
 async fn served(servers: &[Served]) -> f64 {
     let mut clients = Vec::new();
     for worker in 0..WORKERS {
-        let address = format!("http://{}", servers[worker % servers.len()].address);
+        let address = servers[worker % servers.len()].address.clone();
         clients.push(QueueServiceClient::connect(address).await.unwrap());
     }
     let began = instant();

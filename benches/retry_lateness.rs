@@ -4,46 +4,21 @@
 //!
 //! Starts the real server on a fresh directory, lets one worker fail every job it gets and wait for it again.
 
+mod subjects;
+
 use redrive::grpc::pb::{self, queue_service_client::QueueServiceClient};
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
+use subjects::server::Server;
 
 const RETRIES: usize = 500;
 const P99_MAX: Duration = Duration::from_millis(20);
 
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(data: &std::path::Path) -> (Server, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_redrive"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-        .arg(data)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the server starts");
-    let lines = BufReader::new(child.stdout.take().expect("it has an output")).lines();
-    let address = lines
-        .map_while(Result::ok)
-        .find_map(|line| line.trim().strip_prefix("gRPC").map(|address| address.trim().to_owned()))
-        .expect("it says where it listens");
-    (Server(child), format!("http://{address}"))
-}
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let data = tempfile::tempdir().expect("there is room for a directory");
-    let (_server, address) = start(data.path());
-    let mut client = QueueServiceClient::connect(address).await.expect("the server answers");
+    let server = Server::start("--data", &data.path().display().to_string());
+    let mut client =
+        QueueServiceClient::connect(server.address.clone()).await.expect("the server answers");
     let policy = pb::RetryPolicy {
         max_retries: Some(1000),
         strategy: pb::BackoffStrategy::Fixed.into(),

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "no benchmark needs all of it")]
 
 pub(crate) mod callgrind;
+pub(crate) mod server;
 
 use bytes::Bytes;
 use redrive::{
