@@ -1,6 +1,6 @@
 //! The records inside the tables: a job's head, its progress, an attempt, a failure, a result. Each begins with a version.
 
-use super::notation::{Damaged, Read, Reader, put_f64, put_option, put_text, put_u64};
+use super::notation::{Damaged, Read, Reader, put_f64, put_id, put_option, put_text, put_u64};
 use crate::domain::{
     breaker::BreakerState,
     failure::Failure,
@@ -64,30 +64,6 @@ pub(super) fn head(spec: &Spec, out: &mut Vec<u8>) {
     out.extend_from_slice(&sum.to_le_bytes());
 }
 
-pub(super) fn put_id(out: &mut Vec<u8>, id: &JobId) {
-    match id {
-        JobId::Uuid(uuid) => {
-            out.push(0);
-            out.extend_from_slice(&uuid.to_be_bytes());
-        }
-        JobId::Text(text) => {
-            out.push(1);
-            put_text(out, text);
-        }
-    }
-}
-
-pub(super) fn read_id(read: &mut Reader<'_>) -> Read<JobId> {
-    match read.u8()? {
-        0 => {
-            let uuid = read.take(16)?.try_into().map_err(|_| Damaged)?;
-            Ok(JobId::Uuid(u128::from_be_bytes(uuid)))
-        }
-        1 => Ok(JobId::Text(read.text()?.into())),
-        _ => Err(Damaged),
-    }
-}
-
 fn checksum(head: &[u8], body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head), body)
 }
@@ -111,7 +87,7 @@ pub(super) fn read_head_unchecked(head: &[u8]) -> Read<Spec> {
 fn read_head(head: &[u8], body: Body) -> Read<Spec> {
     let mut read = Reader(head);
     expect(read.u8()?, VERSION)?;
-    let id = read_id(&mut read)?;
+    let id = read.id()?;
     let job_type = read.text()?;
     let content_type = match read.u8()? {
         0 => read.text()?,

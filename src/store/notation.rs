@@ -1,4 +1,6 @@
-//! A small binary notation: variable-length integers, and texts with their length before them.
+//! A small binary notation: variable-length integers, texts with their length before them, and ids.
+
+use crate::domain::ids::JobId;
 
 /// The bytes are not what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,19 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
+}
+
+pub(super) fn put_id(out: &mut Vec<u8>, id: &JobId) {
+    match id {
+        JobId::Uuid(uuid) => {
+            out.push(0);
+            out.extend_from_slice(&uuid.to_be_bytes());
+        }
+        JobId::Text(text) => {
+            out.push(1);
+            put_text(out, text);
+        }
+    }
 }
 
 pub(super) fn put_f64(out: &mut Vec<u8>, value: f64) {
@@ -79,6 +94,17 @@ impl<'a> Reader<'a> {
 
     pub(super) fn text(&mut self) -> Read<String> {
         std::str::from_utf8(self.bytes()?).map(str::to_owned).map_err(|_| Damaged)
+    }
+
+    pub(super) fn id(&mut self) -> Read<JobId> {
+        match self.u8()? {
+            0 => {
+                let uuid = self.take(16)?.try_into().map_err(|_| Damaged)?;
+                Ok(JobId::Uuid(u128::from_be_bytes(uuid)))
+            }
+            1 => Ok(JobId::Text(self.text()?.into())),
+            _ => Err(Damaged),
+        }
     }
 
     pub(super) fn end(self) -> Read<()> {

@@ -14,7 +14,7 @@ use crate::{
     domain::{breaker::Tally, ids::JobId, settings::BreakerSettings, time::Timestamp},
     store::{
         StoreError, codec,
-        notation::{Damaged, Read, Reader, put_f64, put_option, put_u64},
+        notation::{Damaged, Read, Reader, put_f64, put_id, put_option, put_u64},
     },
 };
 
@@ -177,11 +177,11 @@ fn read_failures(read: &mut Reader<'_>, transitions: u64) -> Read<(u64, Vec<JobI
 
 fn put_jobs<'a>(out: &mut Vec<u8>, jobs: impl ExactSizeIterator<Item = &'a JobId>) {
     put_u64(out, jobs.len() as u64);
-    jobs.for_each(|job| codec::put_id(out, job));
+    jobs.for_each(|job| put_id(out, job));
 }
 
 fn read_jobs(read: &mut Reader<'_>) -> Read<Vec<JobId>> {
-    (0..read.u64()?).map(|_| codec::read_id(read)).collect()
+    (0..read.u64()?).map(|_| read.id()).collect()
 }
 
 #[cfg(test)]
