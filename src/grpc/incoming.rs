@@ -1,5 +1,6 @@
 //! Connections: so many at once, and none that does not get to the point.
 
+use super::outgoing::Outgoing;
 use std::{
     io,
     pin::Pin,
@@ -9,7 +10,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Sleep,
 };
@@ -44,7 +45,7 @@ pub(super) fn bounded(
                     }
                 };
                 let hello = Some(Box::pin(tokio::time::sleep(HELLO_WITHIN)));
-                Ok(Connection { stream, heard: 0, hello, _place: place })
+                Ok(Connection { out: Outgoing::new(stream), heard: 0, hello, _place: place })
             }
         },
     )
@@ -53,7 +54,7 @@ pub(super) fn bounded(
 /// A connection and the place that it takes.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    out: Outgoing,
     /// Bytes, as far as they matter for the hello.
     heard: usize,
     /// Runs until the hello has come.
@@ -65,7 +66,7 @@ impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+        self.out.stream.connect_info()
     }
 }
 
@@ -76,7 +77,7 @@ impl AsyncRead for Connection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = Pin::new(&mut self.out.stream).poll_read(cx, buf);
         if self.hello.is_some() {
             self.heard += buf.filled().len() - before;
             if self.heard >= HELLO_BYTES {
@@ -99,7 +100,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        Pin::new(&mut self.out).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -107,18 +108,18 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.out).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.out.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(&mut self.out).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.out).poll_shutdown(cx)
     }
 }

@@ -7,6 +7,7 @@ mod admin_service;
 mod convert;
 mod incoming;
 mod limits;
+mod outgoing;
 mod queue_service;
 mod reason;
 mod reply_room;
