@@ -6,7 +6,7 @@ use crate::{
     shim::Shim,
 };
 use redrive::grpc::pb::{
-    GetJobRequest, admin_service_client::AdminServiceClient,
+    EnqueueRequest, GetJobRequest, admin_service_client::AdminServiceClient, enqueue_request::Body,
     queue_service_client::QueueServiceClient,
 };
 use std::{fs, path::PathBuf};
@@ -133,6 +133,36 @@ async fn a_flush_that_fails_stops_all_writes_too() {
     patient.recovers();
     assert_unavailable(patient.enqueue().await, "STORE_UNAVAILABLE");
     patient.server.log_line("stops taking writes");
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_copied_into_the_database_stops_all_writes_too() {
+    let mut patient = Patient::start().await;
+    patient.falls_ill("copy");
+    let mut there = Vec::new();
+    let refused = async {
+        loop {
+            // The log is copied once it is longer than 16 MiB.
+            let large =
+                EnqueueRequest { body: Some(Body::Data(vec![1; 256 << 10].into())), ..job("q") };
+            match QueueServiceClient::new(patient.channel.clone()).enqueue(large).await {
+                Ok(reply) => there.push(reply.into_inner().job_id),
+                Err(status) => return status,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(LONG, refused).await.expect("it is noticed");
+    assert_unavailable(Err::<(), _>(refused), "STORE_UNAVAILABLE");
+    assert!(there.len() > 50, "{} jobs are not yet 16 MiB", there.len());
+    patient.server.log_line("stops taking writes");
+
+    // All of it is in the log.
+    patient.server.kill();
+    patient.server = Launch::on(&patient.place.path().join("data")).start();
+    patient.channel = patient.server.connect().await;
+    for id in &there {
+        patient.assert_there(id).await;
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 /* Makes the disk sick on demand, for a program that is started with this preloaded.
  *
- * SICKDISK names a file. While it exists and says "fsync", every fsync and fdatasync fails with EIO; while it says "full",
- * every write to a file at an offset fails with ENOSPC. Otherwise all goes on as usual. */
+ * SICKDISK names a file. While it exists and says "fsync", every fsync and fdatasync fails with EIO; while it says "copy",
+ * those of the database itself do, which only gets what is copied from its log; while it says "full", every write to a
+ * file at an offset fails with ENOSPC. Otherwise all goes on as usual. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -23,8 +25,17 @@ static int sick(const char *how) {
   return strncmp(word, how, strlen(how)) == 0;
 }
 
+static int is_database(int fd) {
+  static const char name[] = "/redrive.db";
+  char link[32], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = readlink(link, path, sizeof path);
+  size_t tail = sizeof name - 1;
+  return length >= (ssize_t)tail && memcmp(path + length - tail, name, tail) == 0;
+}
+
 static int sync_by(long number, int fd) {
-  if (sick("fsync")) {
+  if (sick("fsync") || (is_database(fd) && sick("copy"))) {
     errno = EIO;
     return -1;
   }

@@ -33,6 +33,7 @@ mod statements;
 mod stats;
 mod sweep;
 mod take_in;
+mod wal;
 mod writer;
 mod writer_thread;
 
@@ -68,6 +69,7 @@ use std::{
     thread,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use wal::Wal;
 use writer::{Answer, Call, Command, SharedClock, Writer};
 use writer_thread::{close, run};
 
@@ -108,7 +110,9 @@ impl Embedded {
         let database = directory.join(schema::DATABASE);
         let in_database =
             |error: schema::SchemaError| OpenError::Schema { path: database.clone(), error };
-        let connection = schema::open_writer(&database, options.durability).map_err(in_database)?;
+        let open = || schema::open_writer(&database, options.durability).map_err(in_database);
+        let mut connection = open()?;
+        let mut wal = Wal::start(&mut connection, open()?).map_err(in_directory)?;
         sync_directory(&directory).map_err(in_directory)?;
 
         // The writer borrows its connection, so it lives on the thread's own stack; what opening it finds comes back here.
@@ -131,11 +135,12 @@ impl Embedded {
                     match Writer::open(&connection, options, listener, reading) {
                         Ok(writer) => {
                             drop(opened.send(Ok(writer.clock())));
-                            run(writer, inbox, &*clock, &disk, flusher.as_ref(), &health);
+                            let flusher = flusher.as_ref();
+                            run(writer, inbox, &*clock, &disk, &mut wal, flusher, &health);
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     };
-                    drop(flusher);
+                    drop((wal, flusher));
                     close(connection);
                     drop(lock);
                 })

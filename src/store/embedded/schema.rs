@@ -168,7 +168,7 @@ pub enum SchemaError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// Opens the database for its one writer, and makes it if it is not there.
+/// Opens the database for its one writer, or what goes on beside it, and makes it if it is not there.
 pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, SchemaError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -213,7 +213,8 @@ fn prepare(connection: &Connection, durability: Durability) -> Result<(), Schema
     connection.pragma_update(None, "synchronous", durability.synchronous())?;
     connection.pragma_update(None, "cache_size", -32 * 1024)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    connection.pragma_update(None, "wal_autocheckpoint", 4_000)?;
+    // See wal.rs.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     if tables == 0 {
         connection.execute_batch(&format!(
             "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; \

@@ -3,6 +3,7 @@
 use super::{
     disk::Disk,
     flush::Flusher,
+    wal::Wal,
     writer::{Call, Failure, Writer},
 };
 use crate::{
@@ -22,6 +23,7 @@ pub(super) fn run(
     mut inbox: mpsc::Receiver<Call>,
     clock: &dyn Clock,
     disk: &Disk,
+    wal: &mut Wal,
     flusher: Option<&Flusher>,
     health: &RwLock<Health>,
 ) {
@@ -43,8 +45,12 @@ pub(super) fn run(
             refuse(calls, &why);
             return stop(&mut inbox, health, why);
         }
-        match writer.step(clock.read(), calls) {
-            Ok(()) => flusher.into_iter().for_each(Flusher::written),
+        let stepped = writer.step(clock.read(), calls).and_then(|()| {
+            flusher.into_iter().for_each(Flusher::written);
+            wal.go_on(writer.connection)
+        });
+        match stepped {
+            Ok(()) => {}
             Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
             Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
                 return stop(&mut inbox, health, why);
