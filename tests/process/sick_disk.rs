@@ -6,10 +6,10 @@ use crate::{
     shim::Shim,
 };
 use redrive::grpc::pb::{
-    EnqueueRequest, GetJobRequest, admin_service_client::AdminServiceClient, enqueue_request::Body,
-    queue_service_client::QueueServiceClient,
+    EnqueueRequest, GetJobRequest, JobState, admin_service_client::AdminServiceClient,
+    enqueue_request::Body, queue_service_client::QueueServiceClient,
 };
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tonic::{Code, Status, transport::Channel};
 use tonic_health::pb::{
@@ -163,6 +163,32 @@ async fn a_log_that_cannot_be_copied_into_the_database_stops_all_writes_too() {
     for id in &there {
         patient.assert_there(id).await;
     }
+}
+
+#[tokio::test]
+async fn what_time_makes_due_waits_for_no_disk() {
+    let patient = Patient::start().await;
+    let later = EnqueueRequest {
+        delay: Some(prost_types::Duration { seconds: 0, nanos: 300_000_000 }),
+        ..job("q")
+    };
+    let mut queue = QueueServiceClient::new(patient.channel.clone());
+    let id = queue.enqueue(later).await.unwrap().into_inner().job_id;
+    patient.falls_ill("fsync");
+    let mut admin = AdminServiceClient::new(patient.channel.clone());
+    let due = async {
+        loop {
+            let request = GetJobRequest { job_id: id.clone(), ..GetJobRequest::default() };
+            let info = admin.get_job(request).await.unwrap().into_inner().info.unwrap();
+            if info.state() == JobState::Ready {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, due).await.expect("it is due");
+    // Whoever gets it is told so only once the disk has all of that.
+    assert_unavailable(patient.claim().await, "OUTCOME_UNKNOWN");
 }
 
 #[tokio::test]

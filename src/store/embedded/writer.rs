@@ -2,7 +2,10 @@
 //!
 //! `step` is the whole of it; the thread in `writer_thread.rs` is a loop around it, and tests drive it in line.
 
-use super::{Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
+use super::{
+    Durability, Options, enqueue::Incoming, flush::WITH_THE_NEXT, lock, memory::Memory,
+    statements::Statements,
+};
 use crate::{
     domain::{
         breaker::BreakerName,
@@ -62,6 +65,11 @@ impl Command {
     /// Most of these find nothing to change.
     fn looks_only(&self) -> bool {
         matches!(self, Self::Claim(..) | Self::Breakers(..))
+    }
+
+    /// Nobody is told what it did, and after a power cut time makes the same due again.
+    fn is_repeatable(&self) -> bool {
+        matches!(self, Self::Sweep(..))
     }
 
     /// About what it takes of memory and disk.
@@ -174,6 +182,7 @@ pub(super) struct Writer<'c> {
     listener: Arc<dyn Listener>,
     announced: Option<Timestamp>,
     answers: u64,
+    waits_for_disk: bool,
 }
 
 impl<'c> Writer<'c> {
@@ -211,6 +220,7 @@ impl<'c> Writer<'c> {
             listener,
             announced: None,
             answers: 0,
+            waits_for_disk: true,
         };
         writer.load()?;
         // From here on somebody may be told the time, and after a restart it must not be earlier.
@@ -288,6 +298,7 @@ impl<'c> Writer<'c> {
 
     fn commit(&mut self, commands: Vec<Command>) -> Result<Vec<Answer>, Failure> {
         let looks_only = commands.iter().all(Command::looks_only);
+        self.wait_for_disk(!commands.iter().all(Command::is_repeatable))?;
         self.sql.begin.execute([])?;
         let written = self.connection.total_changes();
         let answers =
@@ -300,6 +311,16 @@ impl<'c> Writer<'c> {
         self.save()?;
         self.sql.commit.execute([]).map_err(Failure::of_commit)?;
         Ok(answers)
+    }
+
+    /// Whether the next commit is on disk when it ends; otherwise it gets there with the one after it.
+    fn wait_for_disk(&mut self, wait: bool) -> Result<(), Failure> {
+        if self.options.durability == Durability::Fsync && self.waits_for_disk != wait {
+            let level = if wait { Durability::Fsync.synchronous() } else { WITH_THE_NEXT };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.waits_for_disk = wait;
+        }
+        Ok(())
     }
 
     fn apply(&mut self, command: Command) -> Result<Answer, Failure> {
