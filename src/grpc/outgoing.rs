@@ -4,14 +4,12 @@
 //! turn right after every call. Here what is written is gathered, and before it leaves, all who are ready have their turn.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 use tokio::{io::AsyncWrite, net::TcpStream};
 
-/// What is as long as this is not worth a copy.
-const LONG: usize = 16 << 10;
 const GATHERED_MAX: usize = 64 << 10;
 /// More than this is not held on to: most connections are quiet.
 const KEPT_MAX: usize = 16 << 10;
@@ -22,13 +20,18 @@ pub(super) struct Outgoing {
     gathered: Vec<u8>,
     /// How much of it has left.
     sent: usize,
-    /// The others have had their turn since the last flush.
+    /// The others have had their turn.
     waited: bool,
 }
 
 impl Outgoing {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self { stream, gathered: Vec::new(), sent: 0, waited: false }
+    }
+
+    /// The connection's turn begins. Within one, nobody is waited for twice.
+    pub(super) fn turn(&mut self) {
+        self.waited &= !self.gathered.is_empty();
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -46,35 +49,19 @@ impl Outgoing {
     }
 }
 
+/// Pieces come one by one: told that they may come together, HTTP/2 would have each reply of 256 bytes flushed.
 impl AsyncWrite for Outgoing {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         piece: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(cx, &[IoSlice::new(piece)])
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let length = pieces.iter().map(|piece| piece.len()).sum();
-        if length >= LONG || self.gathered.len() + length > GATHERED_MAX {
+        let piece = &piece[..piece.len().min(GATHERED_MAX)];
+        if self.gathered.len() + piece.len() > GATHERED_MAX {
             ready!(self.poll_send(cx))?;
         }
-        if length >= LONG {
-            return Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        }
-        for piece in pieces {
-            self.gathered.extend_from_slice(piece);
-        }
-        Poll::Ready(Ok(length))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
+        self.gathered.extend_from_slice(piece);
+        Poll::Ready(Ok(piece.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -87,7 +74,6 @@ impl AsyncWrite for Outgoing {
             }
             ready!(self.poll_send(cx))?;
         }
-        self.waited = false;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -100,6 +86,7 @@ impl AsyncWrite for Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -114,63 +101,65 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_before_a_flush_leaves_with_it() {
+    async fn a_flush_lets_those_who_are_ready_speak_first() {
         let (mut server, mut client) = connection().await;
-        server.write_all(b"one ").await.unwrap();
-        server.write_all(b"two").await.unwrap();
-        let mut heard = [0; 7];
-        assert!(client.try_read(&mut heard).is_err(), "nothing has left");
-        server.flush().await.unwrap();
-        client.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"one two");
+        let replies = Arc::new(Mutex::new(vec![b"one "]));
+        let late = replies.clone();
+        // As HTTP/2 does: everything that is there, then a flush, which goes on when it is polled again.
+        let connection = std::future::poll_fn(|cx| {
+            server.turn();
+            for reply in replies.lock().unwrap().drain(..) {
+                assert!(Pin::new(&mut server).poll_write(cx, reply).is_ready());
+            }
+            Pin::new(&mut server).poll_flush(cx)
+        });
+        let other = async { late.lock().unwrap().push(b"two ") };
+        let (flushed, ()) = tokio::join!(connection, other);
+        flushed.unwrap();
+        let mut heard = [0; 16];
+        let length = client.read(&mut heard).await.unwrap();
+        assert_eq!(&heard[..length], b"one two ");
     }
 
     #[tokio::test]
-    async fn a_flush_lets_those_who_are_ready_speak_first() {
+    async fn within_a_turn_nobody_is_waited_for_twice() {
         let (mut server, mut client) = connection().await;
-        let (words, mut inbox) = tokio::sync::mpsc::channel(8);
-        // As a connection does: everything that is there, then a flush, which goes on when it is polled again.
-        let connection = tokio::spawn(async move {
-            std::future::poll_fn(|cx| {
-                while let Poll::Ready(Some(word)) = inbox.poll_recv(cx) {
-                    let written = Pin::new(&mut server).poll_write(cx, word);
-                    assert!(matches!(written, Poll::Ready(Ok(4))));
-                }
+        let mut polls = 0;
+        let mut rest = 3;
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            server.turn();
+            while rest > 0 {
+                // What is gathered of the turn before leaves first.
                 ready!(Pin::new(&mut server).poll_flush(cx)).unwrap();
-                if inbox.is_closed() { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
-            server
-        });
-        for word in [b"one ", b"two "] {
-            let words = words.clone();
-            tokio::spawn(async move { words.send(word as &[u8]).await.unwrap() });
-        }
-        drop(words);
-        let mut heard = [0; 16];
-        assert_eq!(client.read(&mut heard).await.unwrap(), 8, "both in one");
-        connection.await.unwrap();
+                assert!(Pin::new(&mut server).poll_write(cx, b"long").is_ready());
+                rest -= 1;
+            }
+            Pin::new(&mut server).poll_flush(cx)
+        })
+        .await
+        .unwrap();
+        assert_eq!(polls, 2);
+        client.read_exact(&mut [0; 12]).await.unwrap();
     }
 
     #[tokio::test]
     async fn long_and_short_pieces_arrive_in_order_and_whole() {
         let (mut server, mut client) = connection().await;
-        let pieces: Vec<Vec<u8>> = [3, LONG, 70_000, 1, LONG - 1, 5 << 20, 0, 9]
-            .iter()
-            .zip(0..)
-            .map(|(n, i)| vec![i; *n])
-            .collect();
+        let lengths = [3, GATHERED_MAX, 70_000, 1, GATHERED_MAX - 1, 5 << 20, 0, 9];
+        let pieces: Vec<Vec<u8>> = lengths.iter().zip(0..).map(|(n, i)| vec![i; *n]).collect();
         let expected = pieces.concat();
-        let sending = tokio::spawn(async move {
+        let sending = async {
             for piece in pieces {
                 server.write_all(&piece).await.unwrap();
+                assert!(server.gathered.len() <= GATHERED_MAX);
             }
             // What is gathered leaves before the end is told.
             server.shutdown().await.unwrap();
-        });
+        };
         let mut heard = Vec::new();
-        client.read_to_end(&mut heard).await.unwrap();
-        sending.await.unwrap();
+        let (_, read) = tokio::join!(sending, client.read_to_end(&mut heard));
+        read.unwrap();
         assert!(heard == expected);
     }
 
@@ -180,8 +169,11 @@ mod tests {
         for _ in 0..6 {
             server.write_all(&[1; 10_000]).await.unwrap();
         }
-        server.flush().await.unwrap();
-        client.read_exact(&mut [0; 60_000]).await.unwrap();
+        assert_eq!(server.gathered.len(), 60_000, "nothing leaves before the flush");
+        let mut heard = [0; 60_000];
+        let (flushed, read) = tokio::join!(server.flush(), client.read_exact(&mut heard));
+        flushed.unwrap();
+        read.unwrap();
         assert!(server.gathered.capacity() <= KEPT_MAX);
     }
 }
