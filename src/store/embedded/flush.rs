@@ -19,10 +19,6 @@ use std::{
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// As SQLite has it: a commit gets to the disk with the next one that waits for it, and around checkpoints, in the order that
-/// keeps a database whole.
-pub(super) const WITH_THE_NEXT: &str = "NORMAL";
-
 /// What is certain when a call is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -48,11 +44,11 @@ impl Durability {
         }
     }
 
-    /// As SQLite has it.
+    /// As SQLite has it. NORMAL puts things on the disk only around checkpoints, in the order that keeps a database whole.
     pub(super) fn synchronous(self) -> &'static str {
         match self {
             Self::Fsync => "FULL",
-            Self::Interval(_) => WITH_THE_NEXT,
+            Self::Interval(_) => "NORMAL",
             Self::None => "OFF",
         }
     }

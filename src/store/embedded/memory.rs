@@ -274,10 +274,15 @@ impl Memory {
     /// When time next makes something due.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let due = self.first_due().map(|(at, _)| at);
+        due.into_iter().chain(self.next_but_due()).min()
+    }
+
+    /// The same, jobs that come due aside.
+    pub(super) fn next_but_due(&self) -> Option<Timestamp> {
         let pause = self.first_pause_end().map(|(at, _)| at);
         let gate = self.first_gate().map(|(at, _)| at);
         let kept = [self.dead_kept.next, self.completed_kept.next];
-        [due, self.leases.next_look(), self.next_deadline, pause, gate]
+        [self.leases.next_look(), self.next_deadline, pause, gate]
             .into_iter()
             .chain(kept)
             .flatten()

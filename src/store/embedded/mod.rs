@@ -63,6 +63,7 @@ use enqueue::Incoming;
 use flush::Flusher;
 use rusqlite::Connection;
 use std::{
+    fs::File,
     io,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
@@ -94,6 +95,8 @@ pub struct Embedded {
     reading: Arc<Semaphore>,
     /// In KiB.
     room: Semaphore,
+    /// The database; after the readers, see `Wal::start`.
+    _file: Option<Arc<File>>,
 }
 
 impl Embedded {
@@ -112,7 +115,13 @@ impl Embedded {
             |error: schema::SchemaError| OpenError::Schema { path: database.clone(), error };
         let open = || schema::open_writer(&database, options.durability).map_err(in_database);
         let mut connection = open()?;
-        let mut wal = Wal::start(&mut connection, open()?).map_err(in_directory)?;
+        let file = match options.durability {
+            Durability::Fsync | Durability::Interval(_) => {
+                Some(Arc::new(File::open(&database).map_err(in_directory)?))
+            }
+            Durability::None => None,
+        };
+        let mut wal = Wal::start(&mut connection, open()?, file.clone()).map_err(in_directory)?;
         sync_directory(&directory).map_err(in_directory)?;
 
         // The writer borrows its connection, so it lives on the thread's own stack; what opening it finds comes back here.
@@ -129,6 +138,7 @@ impl Embedded {
         };
         let thread = {
             let (clock, health, disk) = (clock.clone(), health.clone(), disk.clone());
+            let file = file.clone();
             thread::Builder::new()
                 .name("redrive-writer".into())
                 .spawn(move || {
@@ -141,8 +151,8 @@ impl Embedded {
                         Err(error) => drop(opened.send(Err(error))),
                     };
                     drop((wal, flusher));
-                    close(connection);
-                    drop(lock);
+                    close(connection, &health);
+                    drop((file, lock));
                 })
                 .map_err(in_directory)?
         };
@@ -167,6 +177,7 @@ impl Embedded {
             disk,
             reading: Arc::new(Semaphore::new(READERS_MAX)),
             room: Semaphore::new(WAITING_KIB_MAX),
+            _file: file,
         })
     }
 

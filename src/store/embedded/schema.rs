@@ -2,7 +2,7 @@
 //! `scheduled`, `leases`, `dead` and `completed` has its place.
 
 use super::Durability;
-use rusqlite::{Connection, OpenFlags, ffi::ErrorCode};
+use rusqlite::{Connection, OpenFlags, config::DbConfig, ffi::ErrorCode};
 use std::path::Path;
 
 /// "RDRV": tells our files from other people's databases.
@@ -242,8 +242,14 @@ fn check(connection: &Connection) -> Result<(), SchemaError> {
 pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    leave_log_alone(&connection)?;
     connection.pragma_update(None, "cache_size", -4 * 1024)?;
     connection.busy_timeout(std::time::Duration::from_secs(5))?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Otherwise the last connection copies it into the database when it is closed.
+pub(super) fn leave_log_alone(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
 }

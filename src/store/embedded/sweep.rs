@@ -5,13 +5,13 @@ use super::{
     operate::Waiting,
     places::Place,
     retention::Kept,
-    writer::{Failure, Writer},
+    writer::{Command, Failure, Writer},
 };
 use crate::{
     domain::{chance::Dice, job::DeadReason, settings::Settings, time::Timestamp, verdict::Ending},
     store::{Ask, ExpiredLease, Sweep, Swept},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// So much of each kind in one transaction; the rest is due at once.
 pub(super) const PROMOTIONS_MAX: usize = 1_000;
@@ -43,6 +43,15 @@ impl Writer<'_> {
             self.tidy(&ask.settings)?;
         }
         Ok(swept)
+    }
+
+    /// Whether nothing is due but jobs whose time has come. That they are READY is told to nobody, and after a power cut
+    /// they are due again.
+    pub(super) fn only_promotes(&self, commands: &[Command]) -> bool {
+        let as_ever = |ask: &Ask| Arc::ptr_eq(&ask.settings, &self.memory.settings);
+        commands.iter().all(|command| matches!(command, Command::Sweep(ask, _) if as_ever(ask)))
+            && self.memory.next_but_due().is_none_or(|at| at > self.now)
+            && self.now.since(self.last_tidied) < TIDY_EVERY
     }
 
     /// SCHEDULED → READY for what is due; late or not, the order is that of the due times.

@@ -1,11 +1,13 @@
-//! The write-ahead log on its way into the database, beside the writer: no caller waits for all of it.
+//! The write-ahead log on its way into the database, beside the writer.
 //!
-//! A thread with a connection of its own copies what is there while the writer goes on. What the writer has added by then,
-//! it copies itself between two transactions; with all of it copied, the log starts from its beginning again.
+//! A thread with a connection of its own copies what is there while the writer goes on, and brings it to the disk. The
+//! little that came meanwhile the writer copies itself, between two transactions; then the log starts from its beginning
+//! again.
 
 use super::writer::Failure;
 use rusqlite::{Connection, wal::CheckpointMode};
 use std::{
+    fs::File,
     io,
     sync::{
         Arc,
@@ -20,23 +22,35 @@ const PAGES: u32 = 4_000;
 /// What the writer copies itself at most,
 const REST: u32 = 500;
 /// unless the thread has failed to catch up with it as often as this.
-const ROUNDS: u32 = 4;
+const ROUNDS: usize = 4;
 
 pub(super) struct Wal {
     /// In the log, since it last began.
     pages: Arc<AtomicU32>,
     /// From how many of them on they are copied.
     start_at: u32,
-    /// How often the thread has been asked, this time; 0: it has nothing to do.
-    round: u32,
+    is_asked: bool,
     orders: Option<SyncSender<()>>,
-    copied: Receiver<rusqlite::Result<u32>>,
+    copied: Receiver<Result<Copied, Failure>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
+/// How far the thread has come.
+enum Copied {
+    /// As many pages of the log, and the rest is little.
+    UpTo(u32),
+    /// No further: somebody still reads what the database held before.
+    InPart,
+}
+
 impl Wal {
-    /// `beside`: another connection to the writer's database.
-    pub(super) fn start(writer: &mut Connection, beside: Connection) -> io::Result<Self> {
+    /// `beside` is another connection to the writer's database. `file`: the same, where it has to reach the disk. Locks on
+    /// a file end when the process closes it, so nobody may hold it last who still has connections to close.
+    pub(super) fn start(
+        writer: &mut Connection,
+        beside: Connection,
+        file: Option<Arc<File>>,
+    ) -> io::Result<Self> {
         let pages = Arc::<AtomicU32>::default();
         let seen = pages.clone();
         let count = move |_: &mut rusqlite::hooks::Wal, in_log| {
@@ -46,20 +60,23 @@ impl Wal {
         writer.wal_hook(Some(count)).map_err(io::Error::other)?;
         let (orders, inbox) = mpsc::sync_channel(1);
         let (outbox, copied) = mpsc::sync_channel(1);
+        let seen = pages.clone();
         let run = move || {
-            while inbox.recv().is_ok() && outbox.send(copy(&beside)).is_ok() {}
+            while inbox.recv().is_ok()
+                && outbox.send(copy_most(&beside, file.as_deref(), &seen)).is_ok()
+            {}
         };
         let thread = thread::Builder::new().name("redrive-wal".into()).spawn(run)?;
         let (orders, thread) = (Some(orders), Some(thread));
-        Ok(Self { pages, start_at: PAGES, round: 0, orders, copied, thread })
+        Ok(Self { pages, start_at: PAGES, is_asked: false, orders, copied, thread })
     }
 
     /// Between two transactions.
     pub(super) fn go_on(&mut self, writer: &Connection) -> Result<(), Failure> {
         let pages = self.pages.load(Ordering::Relaxed);
-        if self.round == 0 {
+        if !self.is_asked {
             if pages >= self.start_at {
-                self.copy_beside()?;
+                self.ask()?;
             }
             return Ok(());
         }
@@ -68,23 +85,22 @@ impl Wal {
             Err(TryRecvError::Empty) => return Ok(()),
             Err(TryRecvError::Disconnected) => return Err(thread_ended()),
         };
+        self.is_asked = false;
         let copied = match copied {
-            Ok(copied) if pages.saturating_sub(copied) > REST && self.round < ROUNDS => {
-                return self.copy_beside();
-            }
-            Ok(_) => copy(writer),
-            failed => failed,
+            // The log has begun again since.
+            Ok(Copied::UpTo(copied)) if copied > pages => return Ok(()),
+            Ok(Copied::UpTo(_)) => copy(writer),
+            Ok(Copied::InPart) => Ok(0),
+            Err(failure) => Err(failure),
         };
-        self.round = 0;
-        match copied.map_err(Failure::from) {
+        match copied {
             Ok(copied) if copied >= pages => {
                 self.pages.store(0, Ordering::Relaxed);
                 self.start_at = PAGES;
             }
-            // Somebody still reads what the database held before.
             Ok(_) => self.start_at = pages + REST,
             Err(Failure::Refused(error)) => {
-                tracing::warn!(%error, "the write-ahead log stays long: it does not fit into the database");
+                tracing::warn!(%error, pages, "the write-ahead log stays long");
                 self.start_at = pages + REST;
             }
             Err(failure) => return Err(failure),
@@ -92,8 +108,8 @@ impl Wal {
         Ok(())
     }
 
-    fn copy_beside(&mut self) -> Result<(), Failure> {
-        self.round += 1;
+    fn ask(&mut self) -> Result<(), Failure> {
+        self.is_asked = true;
         match self.orders.as_ref().map(|orders| orders.try_send(())) {
             Some(Ok(())) => Ok(()),
             _ => Err(thread_ended()),
@@ -110,8 +126,31 @@ impl Drop for Wal {
     }
 }
 
+fn copy_most(
+    beside: &Connection,
+    file: Option<&File>,
+    pages: &AtomicU32,
+) -> Result<Copied, Failure> {
+    let mut copied = 0;
+    for _ in 0..ROUNDS {
+        let before = std::mem::replace(&mut copied, copy(beside)?);
+        // SQLite does this only with the end of the log, and then all at once.
+        if let Some(Err(error)) = file.map(File::sync_data) {
+            let why = format!("what was copied into the database did not reach the disk: {error}");
+            return Err(Failure::Stopped(why));
+        }
+        if pages.load(Ordering::Relaxed).saturating_sub(copied) <= REST {
+            break;
+        }
+        if copied == before {
+            return Ok(Copied::InPart);
+        }
+    }
+    Ok(Copied::UpTo(copied))
+}
+
 /// Copies what nobody is in the way of, and says how many pages of the log have been copied since it began.
-fn copy(connection: &Connection) -> rusqlite::Result<u32> {
+fn copy(connection: &Connection) -> Result<u32, Failure> {
     let (_, copied) = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE)?;
     Ok(u32::try_from(copied).unwrap_or(0))
 }
@@ -124,6 +163,7 @@ fn thread_ended() -> Failure {
 mod tests {
     use super::*;
     use crate::store::embedded::{Durability, schema};
+    use std::fs;
     use tempfile::TempDir;
 
     struct Scene {
@@ -139,7 +179,7 @@ mod tests {
             let path = directory.path().join(schema::DATABASE);
             let open = || schema::open_writer(&path, Durability::None).unwrap();
             let mut writer = open();
-            let wal = Wal::start(&mut writer, open()).unwrap();
+            let wal = Wal::start(&mut writer, open(), None).unwrap();
             writer.execute_batch("CREATE TABLE rows (row, filler)").unwrap();
             Self { directory, writer, wal, written: 0 }
         }
@@ -177,6 +217,9 @@ mod tests {
             scene.write_while(|wal| in_log(wal) < PAGES);
             scene.write_while(|wal| in_log(wal) >= PAGES);
         }
+        let log = scene.directory.path().join(format!("{}-wal", schema::DATABASE));
+        let (log, written) = (fs::metadata(log).unwrap().len(), 20_000 * u64::from(scene.written));
+        assert!(log < written, "{log} bytes of log for {written}: it never began again");
         assert_eq!(rows(&scene.reader()), scene.written);
     }
 
@@ -187,8 +230,8 @@ mod tests {
         let reader = scene.reader();
         reader.execute_batch("BEGIN").unwrap();
         assert_eq!(rows(&reader), 1);
-        scene.write_while(|wal| wal.round == 0);
-        scene.write_while(|wal| wal.round > 0);
+        scene.write_while(|wal| !wal.is_asked);
+        scene.write_while(|wal| wal.is_asked);
         assert!(in_log(&scene.wal) >= PAGES);
         assert_eq!(rows(&reader), 1, "it reads what was there when it began");
         reader.execute_batch("COMMIT").unwrap();

@@ -2,10 +2,7 @@
 //!
 //! `step` is the whole of it; the thread in `writer_thread.rs` is a loop around it, and tests drive it in line.
 
-use super::{
-    Durability, Options, enqueue::Incoming, flush::WITH_THE_NEXT, lock, memory::Memory,
-    statements::Statements,
-};
+use super::{Durability, Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
 use crate::{
     domain::{
         breaker::BreakerName,
@@ -65,11 +62,6 @@ impl Command {
     /// Most of these find nothing to change.
     fn looks_only(&self) -> bool {
         matches!(self, Self::Claim(..) | Self::Breakers(..))
-    }
-
-    /// Nobody is told what it did, and after a power cut time makes the same due again.
-    fn is_repeatable(&self) -> bool {
-        matches!(self, Self::Sweep(..))
     }
 
     /// About what it takes of memory and disk.
@@ -298,7 +290,7 @@ impl<'c> Writer<'c> {
 
     fn commit(&mut self, commands: Vec<Command>) -> Result<Vec<Answer>, Failure> {
         let looks_only = commands.iter().all(Command::looks_only);
-        self.wait_for_disk(!commands.iter().all(Command::is_repeatable))?;
+        self.wait_for_disk(!self.only_promotes(&commands))?;
         self.sql.begin.execute([])?;
         let written = self.connection.total_changes();
         let answers =
@@ -316,7 +308,7 @@ impl<'c> Writer<'c> {
     /// Whether the next commit is on disk when it ends; otherwise it gets there with the one after it.
     fn wait_for_disk(&mut self, wait: bool) -> Result<(), Failure> {
         if self.options.durability == Durability::Fsync && self.waits_for_disk != wait {
-            let level = if wait { Durability::Fsync.synchronous() } else { WITH_THE_NEXT };
+            let level = if wait { "FULL" } else { "NORMAL" };
             self.connection.pragma_update(None, "synchronous", level)?;
             self.waits_for_disk = wait;
         }

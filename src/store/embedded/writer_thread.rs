@@ -3,6 +3,7 @@
 use super::{
     disk::Disk,
     flush::Flusher,
+    schema,
     wal::Wal,
     writer::{Call, Failure, Writer},
 };
@@ -89,8 +90,13 @@ fn refuse(calls: impl IntoIterator<Item = Call>, why: &str) {
     }
 }
 
-/// Puts all of the write-ahead log into the database, so that a copy of the one file is whole.
-pub(super) fn close(connection: Connection) {
-    drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
+/// Puts all of the write-ahead log into the database, so that a copy of the one file is whole. After a failure it is
+/// left as it is: what of it has reached the disk is found out by reading all of it again.
+pub(super) fn close(connection: Connection, health: &RwLock<Health>) {
+    if is_stopped(health).is_none() {
+        drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
+    } else {
+        drop(schema::leave_log_alone(&connection));
+    }
     drop(connection.close());
 }
