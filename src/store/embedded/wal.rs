@@ -88,7 +88,10 @@ impl Wal {
         self.is_asked = false;
         let copied = match copied {
             // The log has begun again since.
-            Ok(Copied::UpTo(copied)) if copied > pages => return Ok(()),
+            Ok(Copied::UpTo(copied)) if copied > pages => {
+                self.start_at = PAGES;
+                return Ok(());
+            }
             Ok(Copied::UpTo(_)) => copy(writer),
             Ok(Copied::InPart) => Ok(0),
             Err(failure) => Err(failure),
@@ -237,5 +240,24 @@ mod tests {
         reader.execute_batch("COMMIT").unwrap();
         scene.write_while(|wal| in_log(wal) >= PAGES);
         assert_eq!(rows(&reader), scene.written);
+    }
+
+    #[test]
+    fn a_log_that_has_begun_again_by_itself_is_copied_as_early_as_ever() {
+        let mut scene = Scene::new();
+        for _ in 0..10 {
+            scene.write();
+        }
+        // As after somebody who read for long.
+        scene.wal.start_at = 1_000_000;
+        scene.wal.ask().unwrap();
+        let copied = scene.wal.copied.recv().unwrap();
+        let (answer, copied_again) = mpsc::sync_channel(1);
+        answer.send(copied).unwrap();
+        scene.wal.copied = copied_again;
+        // All of it is copied, so this goes to the beginning of the log.
+        scene.writer.execute("INSERT INTO rows VALUES (0, NULL)", []).unwrap();
+        scene.wal.go_on(&scene.writer).unwrap();
+        assert_eq!(scene.wal.start_at, PAGES);
     }
 }
