@@ -164,6 +164,7 @@ pub(crate) struct Nobody;
 
 impl Listener for Nobody {
     fn available(&self, _: &QueueName, _: usize) {}
+    fn come_due(&self, _: &QueueName) {}
     fn due(&self, _: Timestamp) {}
     fn died(&self, _: &DeadNotice) {}
     fn cancel_requested(&self, _: Lease) {}

@@ -166,6 +166,10 @@ impl Listener for Wakeups {
         self.room().wake_for(queue, jobs);
     }
 
+    fn come_due(&self, queue: &QueueName) {
+        self.room().wake_for(queue, 1);
+    }
+
     /// Every dead letter gets one line.
     fn died(&self, notice: &DeadNotice) {
         tracing::warn!(

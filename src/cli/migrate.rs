@@ -161,6 +161,7 @@ pub(super) struct Deaf;
 
 impl Listener for Deaf {
     fn available(&self, _: &QueueName, _: usize) {}
+    fn come_due(&self, _: &QueueName) {}
     fn due(&self, _: Timestamp) {}
     fn died(&self, _: &DeadNotice) {}
     fn cancel_requested(&self, _: Lease) {}

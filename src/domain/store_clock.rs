@@ -5,6 +5,7 @@
 //! a lease. After a reboot the boot clock says nothing about the time between, so the later of kept and wall is taken.
 
 use super::time::Timestamp;
+use std::time::Duration;
 
 /// What the machine's clocks say at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,11 @@ impl StoreClock {
         self.last.time_us = steered;
         self.last.boot_us = self.last.boot_us.max(reading.boot_us);
         Timestamp::from_millis(steered / 1_000)
+    }
+
+    /// How long until then, since the last answer.
+    pub fn until(&self, at: Timestamp) -> Duration {
+        Duration::from_micros(at.millis().saturating_mul(1_000).saturating_sub(self.last.time_us))
     }
 
     /// To be written with the commit.

@@ -14,6 +14,9 @@ pub trait Listener: Send + Sync + 'static {
     /// held back by its breaker.
     fn available(&self, queue: &QueueName, jobs: usize);
 
+    /// A scheduled job of this queue has come due: a claim that looks now gets it, without a sweep.
+    fn come_due(&self, queue: &QueueName);
+
     /// `sweep` has something to do at this time.
     fn due(&self, at: Timestamp);
 

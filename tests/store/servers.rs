@@ -43,6 +43,8 @@ impl Listener for Ears {
         drop(self.available.send((queue.to_string(), jobs)));
     }
 
+    fn come_due(&self, _: &QueueName) {}
+
     fn due(&self, at: Timestamp) {
         self.due.send_replace(Some(at));
     }

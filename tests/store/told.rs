@@ -10,6 +10,7 @@ use std::sync::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     available: Mutex<Vec<(String, usize)>>,
+    come_due: Mutex<Vec<String>>,
     due: Mutex<Vec<Timestamp>>,
     died: Mutex<Vec<DeadNotice>>,
     breakers: Mutex<Vec<BreakerNotice>>,
@@ -25,6 +26,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Told {
     pub(crate) fn take_available(&self) -> Vec<(String, usize)> {
         std::mem::take(&mut lock(&self.available))
+    }
+
+    pub(crate) fn take_come_due(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.come_due))
     }
 
     pub(crate) fn take_died(&self) -> Vec<DeadNotice> {
@@ -48,6 +53,10 @@ impl Listener for Told {
     fn available(&self, queue: &QueueName, jobs: usize) {
         let _open = lock(&self.gate);
         lock(&self.available).push((queue.to_string(), jobs));
+    }
+
+    fn come_due(&self, queue: &QueueName) {
+        lock(&self.come_due).push(queue.to_string());
     }
 
     fn due(&self, at: Timestamp) {

@@ -3,6 +3,7 @@
 //! Calls that change something go to the writer's thread, which takes whatever has arrived, applies it in one transaction
 //! and answers after the fsync; while it waits for the disk, the next lot gathers. Reads have connections of their own.
 
+mod alarm;
 mod audit;
 mod breakers;
 mod claim;
@@ -58,6 +59,7 @@ use crate::{
         Stats, Store, StoreError, Sweep, Swept, TakenIn, Unanswered,
     },
 };
+use alarm::Alarm;
 use disk::{Disk, create_directory, sync_directory};
 use enqueue::Incoming;
 use flush::Flusher;
@@ -71,8 +73,8 @@ use std::{
 };
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use wal::Wal;
-use writer::{Answer, Call, Command, SharedClock, Writer};
-use writer_thread::{close, run};
+use writer::{Answer, Call, Command, SharedClock, Writer, start_clock};
+use writer_thread::{Beside, close, run};
 
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
@@ -121,11 +123,14 @@ impl Embedded {
             }
             Durability::None => None,
         };
-        let mut wal = Wal::start(&mut connection, open()?, file.clone()).map_err(in_directory)?;
+        let wal = Wal::start(&mut connection, open()?, file.clone()).map_err(in_directory)?;
         sync_directory(&directory).map_err(in_directory)?;
 
         // The writer borrows its connection, so it lives on the thread's own stack; what opening it finds comes back here.
         let reading = clock.read();
+        let time = start_clock(&connection, reading).map_err(|error| in_database(error.into()))?;
+        let alarm =
+            Alarm::start(clock.clone(), time.clone(), listener.clone()).map_err(in_directory)?;
         let (opened, opening) = std::sync::mpsc::channel();
         let (commands, inbox) = mpsc::channel(WAITING_MAX);
         let health = Arc::new(RwLock::new(Health::Well));
@@ -136,28 +141,28 @@ impl Embedded {
             }
             Durability::Fsync | Durability::None => None,
         };
+        let mut beside = Beside { alarm, wal, flusher };
         let thread = {
-            let (clock, health, disk) = (clock.clone(), health.clone(), disk.clone());
-            let file = file.clone();
+            let (clock, time, health) = (clock.clone(), time.clone(), health.clone());
+            let (disk, file) = (disk.clone(), file.clone());
             thread::Builder::new()
                 .name("redrive-writer".into())
                 .spawn(move || {
-                    match Writer::open(&connection, options, listener, reading) {
+                    match Writer::open(&connection, options, listener, time, reading) {
                         Ok(writer) => {
-                            drop(opened.send(Ok(writer.clock())));
-                            let flusher = flusher.as_ref();
-                            run(writer, inbox, &*clock, &disk, &mut wal, flusher, &health);
+                            drop(opened.send(Ok(())));
+                            run(writer, inbox, &*clock, &disk, &mut beside, &health);
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     };
-                    drop((wal, flusher));
+                    drop(beside);
                     close(connection, &health);
                     drop((file, lock));
                 })
                 .map_err(in_directory)?
         };
-        let time = match opening.recv() {
-            Ok(Ok(time)) => time,
+        match opening.recv() {
+            Ok(Ok(())) => {}
             failed => {
                 drop(thread.join());
                 return Err(match failed {
@@ -165,7 +170,7 @@ impl Embedded {
                     _ => in_directory(io::Error::other("the writer did not start")),
                 });
             }
-        };
+        }
         Ok(Self {
             database,
             commands,

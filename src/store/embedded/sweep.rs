@@ -45,11 +45,11 @@ impl Writer<'_> {
         Ok(swept)
     }
 
-    /// Whether nothing is due but jobs whose time has come. That they are READY is told to nobody, and after a power cut
+    /// Whether it is a sweep, and nothing is due but jobs whose time has come. That they are READY is told to nobody, and after a power cut
     /// they are due again.
-    pub(super) fn only_promotes(&self, commands: &[Command]) -> bool {
+    pub(super) fn only_promotes(&self, command: &Command) -> bool {
         let as_ever = |ask: &Ask| Arc::ptr_eq(&ask.settings, &self.memory.settings);
-        commands.iter().all(|command| matches!(command, Command::Sweep(ask, _) if as_ever(ask)))
+        matches!(command, Command::Sweep(ask, _) if as_ever(ask))
             && self.memory.next_but_due().is_none_or(|at| at > self.now)
             && self.now.since(self.last_tidied) < TIDY_EVERY
     }

@@ -2,7 +2,10 @@
 //!
 //! `step` is the whole of it; the thread in `writer_thread.rs` is a loop around it, and tests drive it in line.
 
-use super::{Durability, Options, enqueue::Incoming, lock, memory::Memory, statements::Statements};
+use super::{
+    Durability, Options, alarm::Due, enqueue::Incoming, lock, memory::Memory,
+    statements::Statements,
+};
 use crate::{
     domain::{
         breaker::BreakerName,
@@ -182,21 +185,10 @@ impl<'c> Writer<'c> {
         connection: &'c Connection,
         options: Options,
         listener: Arc<dyn Listener>,
+        clock: SharedClock,
         reading: Reading,
     ) -> rusqlite::Result<Self> {
-        let kept = read_kept(connection)?;
-        let mut clock = StoreClock::start(kept, reading);
-        let now = clock.now(reading);
-        if kept.is_none() {
-            connection.execute(
-                "INSERT INTO store VALUES (1, ?1, ?2, ?3, 1)",
-                (
-                    clock.kept().time_us.cast_signed(),
-                    clock.kept().boot_us.cast_signed(),
-                    clock.kept().boot_id.to_be_bytes(),
-                ),
-            )?;
-        }
+        let now = lock(&clock).now(reading);
         let mut writer = Self {
             connection,
             sql: Statements::prepare(connection)?,
@@ -208,7 +200,7 @@ impl<'c> Writer<'c> {
             died: Vec::new(),
             cancels: Vec::new(),
             breaker_notices: Vec::new(),
-            clock: Arc::new(Mutex::new(clock)),
+            clock,
             listener,
             announced: None,
             answers: 0,
@@ -219,11 +211,6 @@ impl<'c> Writer<'c> {
         writer.save_clock()?;
         writer.announce();
         Ok(writer)
-    }
-
-    /// The one clock, for whoever else asks for the time.
-    pub(super) fn clock(&self) -> SharedClock {
-        self.clock.clone()
     }
 
     /// Reads back what is kept in memory.
@@ -289,14 +276,17 @@ impl<'c> Writer<'c> {
     }
 
     fn commit(&mut self, commands: Vec<Command>) -> Result<Vec<Answer>, Failure> {
-        let looks_only = commands.iter().all(Command::looks_only);
-        self.wait_for_disk(!self.only_promotes(&commands))?;
+        let only_promotes = |command: &Command| self.only_promotes(command);
+        let wait = !commands.iter().all(only_promotes);
+        let looks_only =
+            commands.iter().all(|command| command.looks_only() || only_promotes(command));
+        self.wait_for_disk(wait)?;
         self.sql.begin.execute([])?;
         let written = self.connection.total_changes();
         let answers =
             commands.into_iter().map(|command| self.apply(command)).collect::<Result<_, _>>()?;
         if looks_only && self.connection.total_changes() == written {
-            // Workers that found nothing cost no fsync.
+            // Who found nothing costs no fsync.
             self.sql.rollback.execute([])?;
             return Ok(answers);
         }
@@ -410,6 +400,14 @@ impl<'c> Writer<'c> {
         self.answers
     }
 
+    /// The scheduled job that is due first, if its queue could hand it out.
+    pub(super) fn first_due(&self) -> Option<Due> {
+        let (at, number) = self.memory.first_due()?;
+        let queue = self.memory.queue(number).filter(|queue| !queue.is_paused(self.now))?;
+        let could = self.memory.gate(number, self.now).width() > 0;
+        could.then(|| Due { at, queue: queue.name.clone() })
+    }
+
     /// Tells when `sweep` is needed, where that is earlier than was told before.
     fn announce(&mut self) {
         let next = self.memory.next_event();
@@ -420,6 +418,26 @@ impl<'c> Writer<'c> {
             self.listener.due(at);
         }
     }
+}
+
+/// The one clock, going on from where the store has been. A store without one is new.
+pub(super) fn start_clock(
+    connection: &Connection,
+    reading: Reading,
+) -> rusqlite::Result<SharedClock> {
+    let kept = read_kept(connection)?;
+    let clock = StoreClock::start(kept, reading);
+    if kept.is_none() {
+        connection.execute(
+            "INSERT INTO store VALUES (1, ?1, ?2, ?3, 1)",
+            (
+                clock.kept().time_us.cast_signed(),
+                clock.kept().boot_us.cast_signed(),
+                clock.kept().boot_id.to_be_bytes(),
+            ),
+        )?;
+    }
+    Ok(Arc::new(Mutex::new(clock)))
 }
 
 fn read_kept(connection: &Connection) -> rusqlite::Result<Option<Kept>> {

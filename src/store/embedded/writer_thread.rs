@@ -1,6 +1,7 @@
 //! The writer's thread: a loop around `Writer::step`. While one lot is on its way to the disk, the next gathers.
 
 use super::{
+    alarm::Alarm,
     disk::Disk,
     flush::Flusher,
     schema,
@@ -18,16 +19,24 @@ use tokio::sync::mpsc;
 /// What one transaction takes of the calls that wait.
 const STEP_MAX: usize = 2_048;
 const STEP_BYTES_MAX: usize = 16 << 20;
+
+/// The threads that spare the writer something.
+pub(super) struct Beside {
+    pub(super) alarm: Alarm,
+    pub(super) wal: Wal,
+    pub(super) flusher: Option<Flusher>,
+}
+
 /// Takes calls until somebody closes the store.
 pub(super) fn run(
     mut writer: Writer<'_>,
     mut inbox: mpsc::Receiver<Call>,
     clock: &dyn Clock,
     disk: &Disk,
-    wal: &mut Wal,
-    flusher: Option<&Flusher>,
+    beside: &mut Beside,
     health: &RwLock<Health>,
 ) {
+    beside.alarm.set(writer.first_due());
     while let Some(first) = inbox.blocking_recv() {
         let mut bytes = first.command.bytes();
         let mut calls = vec![first];
@@ -47,8 +56,9 @@ pub(super) fn run(
             return stop(&mut inbox, health, why);
         }
         let stepped = writer.step(clock.read(), calls).and_then(|()| {
-            flusher.into_iter().for_each(Flusher::written);
-            wal.go_on(writer.connection)
+            beside.alarm.set(writer.first_due());
+            beside.flusher.iter().for_each(Flusher::written);
+            beside.wal.go_on(writer.connection)
         });
         match stepped {
             Ok(()) => {}

@@ -1,0 +1,119 @@
+//! Rings when a scheduled job comes due, so that whoever waits for its queue claims it at once.
+//!
+//! A claim promotes what is due by itself, and needs no sweep before it. A thread of its own, because it sleeps to a
+//! fraction of a millisecond and rings while the writer waits for the disk: the claim is then there for the next
+//! transaction.
+
+use super::{lock, writer::SharedClock};
+use crate::{
+    domain::{ids::QueueName, time::Timestamp},
+    env::Clock,
+    store::Listener,
+};
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// A queue, and when the first of its scheduled jobs is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) at: Timestamp,
+    pub(super) queue: QueueName,
+}
+
+pub(super) struct Alarm {
+    shared: Arc<Shared>,
+    /// As it was last set: nothing rings twice.
+    set: Option<Due>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    next: Mutex<Next>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Next {
+    due: Option<Due>,
+    over: bool,
+}
+
+impl Alarm {
+    pub(super) fn start(
+        clock: Arc<dyn Clock>,
+        time: SharedClock,
+        listener: Arc<dyn Listener>,
+    ) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let here = shared.clone();
+        let run = move || {
+            while let Some(queue) = here.sleep(|at| rest(at, &time, &*clock)) {
+                listener.come_due(&queue);
+            }
+        };
+        let thread = thread::Builder::new().name("redrive-alarm".into()).spawn(run)?;
+        Ok(Self { shared, set: None, thread: Some(thread) })
+    }
+
+    /// Rings then, and for nothing else any more.
+    pub(super) fn set(&mut self, due: Option<Due>) {
+        if self.set == due {
+            return;
+        }
+        self.set.clone_from(&due);
+        let mut next = lock(&self.shared.next);
+        // Who sleeps too short looks again by itself.
+        let earlier = due
+            .as_ref()
+            .is_some_and(|due| next.due.as_ref().is_none_or(|before| due.at < before.at));
+        next.due = due;
+        drop(next);
+        if earlier {
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        lock(&self.shared.next).over = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Shared {
+    /// Until a queue has something due. None: it is over.
+    fn sleep(&self, rest: impl Fn(Timestamp) -> Duration) -> Option<QueueName> {
+        let mut next = lock(&self.next);
+        loop {
+            if next.over {
+                return None;
+            }
+            let Some(due) = next.due.take() else {
+                next = self.changed.wait(next).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let rest = rest(due.at);
+            if rest.is_zero() {
+                return Some(due.queue);
+            }
+            next.due = Some(due);
+            let woken = self.changed.wait_timeout(next, rest);
+            (next, _) = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn rest(at: Timestamp, time: &SharedClock, clock: &dyn Clock) -> Duration {
+    let mut time = lock(time);
+    time.now(clock.read());
+    time.until(at)
+}
