@@ -85,6 +85,21 @@ async fn a_delayed_job_reaches_a_waiting_worker_when_it_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_comes_due_in_a_paused_queue_wakes_nobody() {
+    let server = in_real_time(Duration::ZERO).await;
+    let request = pb::EnqueueRequest { delay: time(0, 100_000_000), ..job_of("q", "paused") };
+    server.enqueue(request).await.unwrap();
+    let pause = pb::PauseQueueRequest { queue: "q".into(), ..Default::default() };
+    server.admin().pause_queue(pause).await.unwrap();
+    let waiting = worker(&server, "q");
+    server.broker.store().looked(1).await;
+    while server.get_job("paused").await.unwrap().state() != pb::JobState::Ready {}
+    server.broker.drain();
+    assert_eq!(waiting.await.unwrap().unwrap().jobs, []);
+    assert_eq!(server.broker.store().looks(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_job_reaches_a_waiting_worker_at_once() {
     let server = in_real_time(Duration::ZERO).await;
     let waiting = worker(&server, "q");

@@ -107,3 +107,15 @@ store_test! {
         assert_eq!(h.due().await, [due]);
     }
 }
+
+store_test! {
+    embedded only: async fn a_job_that_comes_due_is_told_and_needs_no_sweep(h) {
+        h.enqueue(job("q").delay(seconds(1) / 100)).await;
+        h.advance(SECOND);
+        while h.told.take_come_due() != ["q"] {
+            std::thread::yield_now();
+        }
+        assert_eq!(h.claim("q").await.progress.deliveries, 1);
+        assert_eq!(h.told.take_available(), []);
+    }
+}

@@ -117,3 +117,96 @@ fn rest(at: Timestamp, time: &SharedClock, clock: &dyn Clock) -> Duration {
     time.now(clock.read());
     time.until(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{lease::Lease, store_clock::StoreClock},
+        env::{ManualClock, SystemClock},
+        store::{BreakerNotice, DeadNotice},
+    };
+    use std::sync::mpsc::{self, Receiver, Sender};
+
+    struct Ear(Sender<QueueName>);
+
+    impl Listener for Ear {
+        fn available(&self, _: &QueueName, _: usize) {}
+        fn come_due(&self, queue: &QueueName) {
+            self.0.send(queue.clone()).unwrap();
+        }
+        fn due(&self, _: Timestamp) {}
+        fn died(&self, _: &DeadNotice) {}
+        fn cancel_requested(&self, _: Lease) {}
+        fn breaker(&self, _: &BreakerNotice) {}
+    }
+
+    struct Scene {
+        alarm: Alarm,
+        rung: Receiver<QueueName>,
+        clock: Arc<dyn Clock>,
+        time: SharedClock,
+    }
+
+    impl Scene {
+        fn new(clock: Arc<dyn Clock>) -> Self {
+            let (ear, rung) = mpsc::channel();
+            let time = Arc::new(Mutex::new(StoreClock::start(None, clock.read())));
+            let alarm = Alarm::start(clock.clone(), time.clone(), Arc::new(Ear(ear))).unwrap();
+            Self { alarm, rung, clock, time }
+        }
+
+        fn now(&self) -> Timestamp {
+            lock(&self.time).now(self.clock.read())
+        }
+
+        fn due(&self, queue: &str, millis: u64) -> Due {
+            let at = self.now().after(Duration::from_millis(millis));
+            Due { at, queue: QueueName::parse(queue).unwrap() }
+        }
+
+        /// What rings until nothing more can.
+        fn end(self) -> Vec<String> {
+            drop(self.alarm);
+            self.rung.iter().map(|queue| queue.to_string()).collect()
+        }
+    }
+
+    #[test]
+    fn it_rings_in_time_and_once() {
+        let mut scene = Scene::new(Arc::new(SystemClock::new()));
+        let first = scene.due("first", 30);
+        scene.alarm.set(Some(first.clone()));
+        assert_eq!(scene.rung.recv().unwrap(), first.queue);
+        assert!(scene.now() >= first.at, "too early");
+        scene.alarm.set(Some(first));
+        let second = scene.due("second", 0);
+        scene.alarm.set(Some(second.clone()));
+        assert_eq!(scene.rung.recv().unwrap(), second.queue);
+        assert_eq!(scene.end(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_due_earlier_is_not_slept_through() {
+        let mut scene = Scene::new(Arc::new(SystemClock::new()));
+        scene.alarm.set(Some(scene.due("later", 3_600_000)));
+        let earlier = scene.due("earlier", 1);
+        scene.alarm.set(Some(earlier.clone()));
+        assert_eq!(scene.rung.recv().unwrap(), earlier.queue);
+        scene.alarm.set(Some(scene.due("later", 3_600_000)));
+        assert_eq!(scene.end(), [""; 0], "it ends without waiting for what is to come");
+    }
+
+    #[test]
+    fn what_is_not_to_come_any_more_does_not_ring() {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
+        let mut scene = Scene::new(clock.clone());
+        scene.alarm.set(Some(scene.due("cancelled", 1)));
+        scene.alarm.set(None);
+        scene.alarm.set(Some(scene.due("moved", 2)));
+        scene.alarm.set(Some(scene.due("last", 3)));
+        clock.advance(Duration::from_millis(10));
+        assert_eq!(scene.rung.recv().unwrap().to_string(), "last");
+        assert_eq!(scene.end(), [""; 0]);
+    }
+}

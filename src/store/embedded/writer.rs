@@ -1,6 +1,6 @@
 //! The one writer: a step takes what has arrived, applies it in one transaction, and answers once that is on disk.
 //!
-//! `step` is the whole of it; the thread in `writer_thread.rs` is a loop around it, and tests drive it in line.
+//! `step` is the whole of it; the thread in `writer_thread.rs` is a loop around it.
 
 use super::{
     Durability, Options, alarm::Due, enqueue::Incoming, lock, memory::Memory,
