@@ -278,8 +278,9 @@ impl Core {
             if held.unclaim_at.is_some_and(|at| at <= now) {
                 back.push(out.number);
             } else if held.delivery.expires_at > now {
-                // It was extended meanwhile.
-                self.agenda.keep(queue.number, held.delivery.expires_at);
+                // It was extended meanwhile, or asked for again.
+                let back_at = held.unclaim_at.unwrap_or(Timestamp::MAX);
+                self.agenda.keep(queue.number, held.delivery.expires_at.min(back_at));
             } else {
                 judged.push(court.judge(out, held, Ending::Expired, "", dice));
             }
@@ -330,6 +331,10 @@ impl Core {
                 self.died(queue, spec, progress, burial, &done, settings);
                 full.push(was_full);
             }
+        }
+        if !full.is_empty() {
+            // The queue's next time was found before they died, and may have been one of theirs.
+            self.agenda.keep(queue.number, now);
         }
         self.heed_deaths(queue, &mut memory, settings, &full).await
     }

@@ -7,7 +7,8 @@ for i = 4, #ARGV, 2 do
   local lease = call('HGET', O, n)
   if lease and string.sub(lease, 1, 12) == token and string.sub(lease, 50, 57) == answer then
     call('HSET', O, n, string.sub(lease, 1, 57) .. struct.pack('>I8', at) .. string.sub(lease, 66))
-    call('ZADD', L, math.min(at, struct.unpack('>I8', lease, 26)), n)
+    local expires = struct.unpack('>I8', lease, 26)
+    call('ZADD', L, math.min(at, expires), n)
   end
 end
 return { now, at }
