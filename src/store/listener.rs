@@ -14,7 +14,8 @@ pub trait Listener: Send + Sync + 'static {
     /// held back by its breaker.
     fn available(&self, queue: &QueueName, jobs: usize);
 
-    /// A scheduled job of this queue has come due: a claim that looks now gets it, without a sweep.
+    /// A scheduled job of this queue has come due: a claim that looks now may get it, without a sweep. Comes at any time,
+    /// and from a thread of its own.
     fn come_due(&self, queue: &QueueName);
 
     /// `sweep` has something to do at this time.

@@ -52,7 +52,7 @@ store_test! {
 store_test! {
     async fn the_breaker_of_a_queue_that_is_only_configured_can_be_set(h) {
         assert_eq!(h.set_breaker("queue:q", BreakerOrder::Reset).await, Err(QueueRefused::NoSuchQueue));
-        h.settings.queues.insert(queue("q"), Arc::default());
+        Arc::make_mut(&mut h.settings).queues.insert(queue("q"), Arc::default());
         let order = BreakerOrder::Force { open: true, reason: String::new() };
         h.set_breaker("queue:q", order).await.unwrap();
         h.enqueue(job("q")).await;

@@ -189,7 +189,7 @@ store_test! {
     async fn each_queue_says_for_itself_whether_it_keeps_any(h) {
         let mut keeps = (*h.settings.defaults).clone();
         keeps.completed_retention = Some(HOUR);
-        h.settings.queues.insert(queue("keeps"), Arc::new(keeps));
+        Arc::make_mut(&mut h.settings).queues.insert(queue("keeps"), Arc::new(keeps));
         for name in ["keeps", "q"] {
             let id = h.enqueue(job(name)).await;
             let lease = h.claim(name).await.delivery.lease;

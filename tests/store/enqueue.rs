@@ -9,6 +9,7 @@ use redrive::{
     },
     store::Refused,
 };
+use std::sync::Arc;
 
 store_test! {
     async fn a_job_comes_out_as_it_went_in(h) {
@@ -216,7 +217,7 @@ store_test! {
 store_test! {
     async fn a_queue_that_is_configured_or_holds_anything_is_not_forgotten(h) {
         let settings = h.settings.defaults.clone();
-        h.settings.queues.insert(queue("configured"), settings);
+        Arc::make_mut(&mut h.settings).queues.insert(queue("configured"), settings);
         let id = h.enqueue(job("configured")).await;
         let lease = h.claim("configured").await.delivery.lease;
         h.ack(lease).await.unwrap();

@@ -84,7 +84,8 @@ pub(crate) struct Harness<S> {
     store: Option<S>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) told: Arc<Told>,
-    pub(crate) settings: Settings,
+    /// Another one is what a changed configuration brings.
+    pub(crate) settings: Arc<Settings>,
     pub(crate) place: Place,
     seed: Mutex<u64>,
     answers: Mutex<HashMap<Lease, u64>>,
@@ -119,7 +120,7 @@ impl<S: Engine> Harness<S> {
             store: None,
             clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
             told: Arc::default(),
-            settings: Settings::default(),
+            settings: Arc::default(),
             place: Place::new(directory.path(), site),
             seed: Mutex::new(0),
             answers: Mutex::default(),
@@ -185,14 +186,15 @@ impl<S: Engine> Harness<S> {
 
     /// Changes the settings of every queue.
     pub(crate) fn set(&mut self, change: impl FnOnce(&mut QueueSettings)) {
-        change(Arc::make_mut(&mut self.settings.defaults));
+        let settings = Arc::make_mut(&mut self.settings);
+        change(Arc::make_mut(&mut settings.defaults));
     }
 
     /// A new seed for each call.
     pub(crate) fn ask(&self) -> Ask {
         let mut seed = lock(&self.seed);
         *seed += 1;
-        Ask { settings: Arc::new(self.settings.clone()), seed: *seed }
+        Ask { settings: self.settings.clone(), seed: *seed }
     }
 
     /// All that was asked before this has been answered, and what follows from that has been done.

@@ -1,6 +1,7 @@
 //! What the store tells while it works.
 
 use crate::builders::*;
+use redrive::store::BreakerOrder;
 
 fn told(entries: &[(&str, usize)]) -> Vec<(String, usize)> {
     let entry = |(name, jobs): &(&str, usize)| ((*name).to_owned(), *jobs);
@@ -112,10 +113,22 @@ store_test! {
     embedded only: async fn a_job_that_comes_due_is_told_and_needs_no_sweep(h) {
         h.enqueue(job("q").delay(seconds(1) / 100)).await;
         h.advance(SECOND);
-        while h.told.take_come_due() != ["q"] {
-            std::thread::yield_now();
-        }
+        assert_eq!(h.told.next_come_due(), "q");
         assert_eq!(h.claim("q").await.progress.deliveries, 1);
         assert_eq!(h.told.take_available(), []);
+    }
+}
+
+store_test! {
+    embedded only: async fn what_comes_due_in_a_queue_that_is_held_back_is_not_told(h) {
+        for name in ["paused", "broken"] {
+            h.enqueue(job(name).delay(seconds(1) / 100)).await;
+        }
+        h.pause("paused", None).await.unwrap();
+        let order = BreakerOrder::Force { open: true, reason: String::new() };
+        h.set_breaker("queue:broken", order).await.unwrap();
+        h.enqueue(job("q").delay(seconds(1) / 50)).await;
+        h.advance(SECOND);
+        assert_eq!(h.told.next_come_due(), "q");
     }
 }

@@ -23,7 +23,7 @@ use redrive::{
         RequeueRefused, SkipReason, Which, embedded::Embedded, redis::RedisStore,
     },
 };
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc};
 
 /// A store, and what its names are in the model.
 struct Real<S> {
@@ -404,7 +404,7 @@ impl<S: Engine, const CLUSTER: bool> StateMachineTest for Machine<S, CLUSTER> {
         let runtime = runtime();
         let site = if CLUSTER { Site::Cluster } else { Site::One };
         let mut h = runtime.block_on(Harness::new_in(site));
-        h.settings = settings();
+        h.settings = Arc::new(settings());
         Real { runtime: Some(runtime), h, ids: Vec::new(), leases: Vec::new() }
     }
 

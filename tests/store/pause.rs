@@ -10,7 +10,7 @@ use std::sync::Arc;
 impl<S: crate::engines::Engine> crate::harness::Harness<S> {
     /// A queue without jobs, paused for ten seconds.
     async fn pause_configured(&mut self) {
-        self.settings.queues.insert(queue("configured"), Arc::default());
+        Arc::make_mut(&mut self.settings).queues.insert(queue("configured"), Arc::default());
         self.pause("configured", Some(seconds(10))).await.unwrap();
     }
 }
@@ -166,7 +166,7 @@ store_test! {
         assert_eq!(h.resume("nobody").await, Err(QueueRefused::NoSuchQueue));
         assert!(h.queues().await.is_empty());
         let settings = Arc::default();
-        h.settings.queues.insert(queue("configured"), settings);
+        Arc::make_mut(&mut h.settings).queues.insert(queue("configured"), settings);
         h.resume("configured").await.unwrap();
         assert!(h.queues().await.is_empty(), "nothing to resume makes no queue");
         h.pause("configured", None).await.unwrap();
@@ -174,7 +174,7 @@ store_test! {
         h.close().await;
         h.place.max_queues = 1;
         h.open().await;
-        h.settings.queues.insert(queue("one-more"), Arc::default());
+        Arc::make_mut(&mut h.settings).queues.insert(queue("one-more"), Arc::default());
         let refused = QueueRefused::NotMade(Refused::TooManyQueues { limit: 1 });
         assert_eq!(h.pause("one-more", None).await, Err(refused));
     }
@@ -184,7 +184,7 @@ store_test! {
     async fn a_paused_queue_is_not_forgotten(h) {
         h.pause_configured().await;
         h.pause("configured", None).await.unwrap();
-        h.settings.queues.clear();
+        Arc::make_mut(&mut h.settings).queues.clear();
         h.advance(48 * HOUR);
         h.sweep().await;
         assert_eq!(h.idle("configured").await.reason, IdleReason::Paused);

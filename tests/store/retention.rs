@@ -70,7 +70,7 @@ store_test! {
         let mut short = (*h.settings.defaults).clone();
         short.dead_letters.retention = Some(SECOND);
         short.dead_letters.max_entries = 1;
-        h.settings.queues.insert(queue("short"), Arc::new(short));
+        Arc::make_mut(&mut h.settings).queues.insert(queue("short"), Arc::new(short));
         for name in ["short", "short", "long"] {
             h.bury(job(name)).await;
         }

@@ -4,13 +4,18 @@ use redrive::{
     domain::{ids::QueueName, lease::Lease, time::Timestamp},
     store::{BreakerNotice, DeadNotice, Listener},
 };
-use std::sync::Mutex;
+use std::{
+    collections::VecDeque,
+    sync::{Condvar, Mutex},
+    time::Duration,
+};
 
 /// What the store told, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     available: Mutex<Vec<(String, usize)>>,
-    come_due: Mutex<Vec<String>>,
+    come_due: Mutex<VecDeque<String>>,
+    has_come_due: Condvar,
     due: Mutex<Vec<Timestamp>>,
     died: Mutex<Vec<DeadNotice>>,
     breakers: Mutex<Vec<BreakerNotice>>,
@@ -28,8 +33,13 @@ impl Told {
         std::mem::take(&mut lock(&self.available))
     }
 
-    pub(crate) fn take_come_due(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.come_due))
+    /// Waits for the next queue that something has come due in.
+    pub(crate) fn next_come_due(&self) -> String {
+        let patience = Duration::from_secs(20);
+        let come_due = lock(&self.come_due);
+        let waited = self.has_come_due.wait_timeout_while(come_due, patience, |due| due.is_empty());
+        let (mut come_due, _) = waited.expect("nobody panics with this lock");
+        come_due.pop_front().expect("something comes due")
     }
 
     pub(crate) fn take_died(&self) -> Vec<DeadNotice> {
@@ -56,7 +66,8 @@ impl Listener for Told {
     }
 
     fn come_due(&self, queue: &QueueName) {
-        lock(&self.come_due).push(queue.to_string());
+        lock(&self.come_due).push_back(queue.to_string());
+        self.has_come_due.notify_one();
     }
 
     fn due(&self, at: Timestamp) {

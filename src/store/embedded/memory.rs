@@ -52,6 +52,11 @@ pub(super) struct Retention {
 }
 
 impl Retention {
+    /// Whether `next` holds under these settings.
+    pub(super) fn is_known(&self, settings: &Arc<Settings>) -> bool {
+        self.under.as_ref().is_some_and(|under| Arc::ptr_eq(under, settings))
+    }
+
     /// One more is kept until then.
     pub(super) fn kept_until(&mut self, at: Timestamp) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
@@ -239,6 +244,11 @@ impl Memory {
         if let Some(next) = next {
             self.dues.insert((next, number));
         }
+    }
+
+    /// Queues by when their first scheduled job is due.
+    pub(super) fn dues(&self) -> impl Iterator<Item = (Timestamp, &QueueState)> {
+        self.dues.iter().filter_map(|(at, number)| Some((*at, self.queue(*number)?)))
     }
 
     /// The queue whose scheduled job is due first.

@@ -126,7 +126,7 @@ impl Embedded {
         let wal = Wal::start(&mut connection, open()?, file.clone()).map_err(in_directory)?;
         sync_directory(&directory).map_err(in_directory)?;
 
-        // The writer borrows its connection, so it lives on the thread's own stack; what opening it finds comes back here.
+        // The writer borrows its connection, so it lives on the thread's own stack; whether that failed comes back here.
         let reading = clock.read();
         let time = start_clock(&connection, reading).map_err(|error| in_database(error.into()))?;
         let alarm =

@@ -60,9 +60,8 @@ impl Writer<'_> {
         kept: Kept,
         settings: &Arc<Settings>,
     ) -> Result<usize, Failure> {
-        let Retention { under, next } = kept.known(&mut self.memory);
-        let known = under.as_ref().is_some_and(|under| Arc::ptr_eq(under, settings));
-        if known && next.is_none_or(|next| next > self.now) {
+        let known = kept.known(&mut self.memory);
+        if known.is_known(settings) && known.next.is_none_or(|next| next > self.now) {
             return Ok(0);
         }
         let queues: Vec<_> = self

@@ -1,7 +1,7 @@
 //! Sweep: what time makes due, a bounded part at a time.
 
 use super::{
-    memory::{QueueNumber, unsigned},
+    memory::{Memory, QueueNumber, unsigned},
     operate::Waiting,
     places::Place,
     retention::Kept,
@@ -45,11 +45,15 @@ impl Writer<'_> {
         Ok(swept)
     }
 
-    /// Whether it is a sweep, and nothing is due but jobs whose time has come. That they are READY is told to nobody, and after a power cut
-    /// they are due again.
+    /// Whether it is a sweep, and nothing is due but jobs whose time has come. That they are READY is told to nobody, and
+    /// after a power cut they are due again.
     pub(super) fn only_promotes(&self, command: &Command) -> bool {
-        let as_ever = |ask: &Ask| Arc::ptr_eq(&ask.settings, &self.memory.settings);
-        matches!(command, Command::Sweep(ask, _) if as_ever(ask))
+        let Command::Sweep(Ask { settings, .. }, _) = command else {
+            return false;
+        };
+        let Memory { dead_kept, completed_kept, .. } = &self.memory;
+        Arc::ptr_eq(settings, &self.memory.settings)
+            && [dead_kept, completed_kept].into_iter().all(|kept| kept.is_known(settings))
             && self.memory.next_but_due().is_none_or(|at| at > self.now)
             && self.now.since(self.last_tidied) < TIDY_EVERY
     }

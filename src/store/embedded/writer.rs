@@ -28,6 +28,9 @@ use tokio::sync::oneshot;
 /// The store's one clock.
 pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
 
+/// Queues that something comes due in, as far as those are passed over that are held back. The sweep sees the others.
+const DUES_LOOKED_AT: usize = 16;
+
 /// A call on its way to the writer, and where its answer goes.
 pub(super) struct Call {
     pub(super) command: Command,
@@ -400,12 +403,16 @@ impl<'c> Writer<'c> {
         self.answers
     }
 
-    /// The scheduled job that is due first, if its queue could hand it out.
+    /// The first of the queues that could hand out what comes due.
     pub(super) fn first_due(&self) -> Option<Due> {
-        let (at, number) = self.memory.first_due()?;
-        let queue = self.memory.queue(number).filter(|queue| !queue.is_paused(self.now))?;
-        let could = self.memory.gate(number, self.now).width() > 0;
-        could.then(|| Due { at, queue: queue.name.clone() })
+        if self.leases_are_full() {
+            return None;
+        }
+        self.memory.dues().take(DUES_LOOKED_AT).find_map(|(at, queue)| {
+            let could =
+                !queue.is_paused(self.now) && self.memory.gate(queue.number, self.now).width() > 0;
+            could.then(|| Due { at, queue: queue.name.clone() })
+        })
     }
 
     /// Tells when `sweep` is needed, where that is earlier than was told before.
