@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 /// The store's one clock.
 pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
 
-/// Queues that something comes due in, as far as those are passed over that are held back. The sweep sees the others.
+/// How many queues that are held back the alarm passes over, to find one that is not. All are the sweep's.
 const DUES_LOOKED_AT: usize = 16;
 
 /// A call on its way to the writer, and where its answer goes.
