@@ -17,10 +17,11 @@ export function redrive(given) {
     version: () => run(program, ["--version"]).trim().split(" ").at(-1),
     rate: (answer) => answer.median.jobs_per_second,
     variants: [
-      { how: "streams", ...fsync, client: bench("--mode", "stream") },
+      { how: "streams, 500 per call", ...fsync, client: bench("--mode", "stream", "--batch", "500") },
+      { how: "streams, 100 per call", ...fsync, client: bench("--mode", "stream") },
       { how: "batches of 100", ...fsync, client: bench("--mode", "batch") },
       { how: "one job per call, 64 callers", ...fsync, client: bench("--mode", "unary") },
-      { how: "streams", durability: "no fsync (--durability none)", fsynced: false, client: bench("--mode", "stream", "--durability", "none") },
+      { how: "streams, 500 per call", durability: "no fsync (--durability none)", fsynced: false, client: bench("--mode", "stream", "--batch", "500", "--durability", "none") },
     ],
   };
 }
@@ -206,8 +207,10 @@ export const peers = [
     variants: [
       { how: "one job per call, 64 callers", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("64", "1") },
       { how: "batches of 100, 16 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("16", "100") },
+      { how: "batches of 500, 16 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("16", "500") },
       { how: "one job per call, 64 callers", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("64", "1") },
       { how: "batches of 100, 16 callers, ack each", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("16", "100") },
+      { how: "batches of 500, 16 callers, ack each", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("16", "500") },
     ],
   },
 ];
