@@ -204,13 +204,14 @@ export const peers = [
       run("cargo", ["build", "--release", "--locked", "--quiet"], { env, cwd: "bench/peers/sepp" });
     },
     version: () => seppServer,
+    // It takes at most 256 in a batch.
     variants: [
       { how: "one job per call, 64 callers", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("64", "1") },
       { how: "batches of 100, 16 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("16", "100") },
-      { how: "batches of 500, 16 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("16", "500") },
+      { how: "batches of 250, 16 callers, ack each", durability: "sync_all: fsync before every answer", fsynced: true, start: seppWith("sync_all"), client: seppClient("16", "250") },
       { how: "one job per call, 64 callers", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("64", "1") },
       { how: "batches of 100, 16 callers, ack each", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("16", "100") },
-      { how: "batches of 500, 16 callers, ack each", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("16", "500") },
+      { how: "batches of 250, 16 callers, ack each", durability: "buffer: no fsync", fsynced: false, start: seppWith("buffer"), client: seppClient("16", "250") },
     ],
   },
 ];
