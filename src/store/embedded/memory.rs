@@ -213,16 +213,20 @@ impl Memory {
         // Each is told once, whatever the reasons.
         self.left.sort_unstable();
         self.left.dedup();
-        for number in self.left.drain(..) {
-            let Some(queue) = self.queues.get(&number).filter(|queue| !queue.is_paused(now)) else {
+        for number in std::mem::take(&mut self.left) {
+            let Some(queue) = self.queues.get(&number) else {
                 continue;
             };
-            let gate = queue.guards.gate(&self.settings.queue(&queue.name).breaker, now);
-            let jobs = gate.width().min(queue.depths.ready as usize);
+            let jobs = self.width(queue, now).min(queue.depths.ready as usize);
             if jobs > 0 {
                 tell(&queue.name, jobs);
             }
         }
+    }
+
+    /// How many jobs could leave the queue now, if it had them: none while it is paused or held back.
+    pub(super) fn width(&self, queue: &QueueState, now: Timestamp) -> usize {
+        if queue.is_paused(now) { 0 } else { self.gate(queue.number, now).width() }
     }
 
     /// A job of this queue is scheduled for then.

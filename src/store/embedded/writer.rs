@@ -403,16 +403,14 @@ impl<'c> Writer<'c> {
         self.answers
     }
 
-    /// The first of the queues that could hand out what comes due.
-    pub(super) fn first_due(&self) -> Option<Due> {
+    /// What the alarm is to ring for: the first of the queues that could hand out what comes due.
+    pub(super) fn next_ring(&self) -> Option<Due> {
         if self.leases_are_full() {
             return None;
         }
-        self.memory.dues().take(DUES_LOOKED_AT).find_map(|(at, queue)| {
-            let could =
-                !queue.is_paused(self.now) && self.memory.gate(queue.number, self.now).width() > 0;
-            could.then(|| Due { at, queue: queue.name.clone() })
-        })
+        let mut dues = self.memory.dues().take(DUES_LOOKED_AT);
+        let (at, queue) = dues.find(|(_, queue)| self.memory.width(queue, self.now) > 0)?;
+        Some(Due { at, queue: queue.name.clone() })
     }
 
     /// Tells when `sweep` is needed, where that is earlier than was told before.

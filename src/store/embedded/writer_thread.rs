@@ -36,7 +36,7 @@ pub(super) fn run(
     beside: &mut Beside,
     health: &RwLock<Health>,
 ) {
-    beside.alarm.set(writer.first_due());
+    beside.alarm.set(writer.next_ring());
     while let Some(first) = inbox.blocking_recv() {
         let mut bytes = first.command.bytes();
         let mut calls = vec![first];
@@ -56,7 +56,7 @@ pub(super) fn run(
             return stop(&mut inbox, health, why);
         }
         let stepped = writer.step(clock.read(), calls).and_then(|()| {
-            beside.alarm.set(writer.first_due());
+            beside.alarm.set(writer.next_ring());
             beside.flusher.iter().for_each(Flusher::written);
             beside.wal.go_on(writer.connection)
         });
