@@ -18,6 +18,7 @@ mod operator;
 pub mod redis;
 mod saved_reply;
 mod sizes;
+pub mod storage;
 mod view;
 
 pub use audit::*;
