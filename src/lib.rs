@@ -12,5 +12,6 @@ pub mod domain;
 pub mod env;
 pub mod grpc;
 pub mod migrate;
+pub mod queue;
 pub mod serve;
 pub mod store;

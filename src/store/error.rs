@@ -16,6 +16,9 @@ pub enum StoreError {
     /// It was carried out, but not as durably as the operator asks.
     #[error("not as durable as it must be: {0}")]
     DurabilityNotConfirmed(String),
+    /// A newer server has written to this store.
+    #[error("the store is of a newer format: {0}")]
+    NewerFormat(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

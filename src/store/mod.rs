@@ -17,7 +17,7 @@ mod notation;
 mod operator;
 pub mod redis;
 mod saved_reply;
-mod sizes;
+pub(crate) mod sizes;
 pub mod storage;
 mod view;
 

@@ -15,7 +15,7 @@ const DETAILS_GROWTH: usize = 6;
 const VIEW_OVERHEAD_BYTES: usize = 512;
 
 /// At least what a delivered job takes, but for what it has been through.
-pub(super) fn of_job(spec: &Spec) -> usize {
+pub(crate) fn of_job(spec: &Spec) -> usize {
     let headers: usize =
         spec.headers.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
     let id = match &spec.id {
@@ -31,7 +31,7 @@ pub(super) fn of_job(spec: &Spec) -> usize {
 }
 
 /// And what it has been through.
-pub(super) fn of_past(progress: &Progress, last_failure: Option<&Failure>) -> usize {
+pub(crate) fn of_past(progress: &Progress, last_failure: Option<&Failure>) -> usize {
     let failure = last_failure.map_or(0, |failure| {
         let texts = failure.error_type.len() + failure.message.len();
         texts + failure.details.len() * DETAILS_GROWTH
@@ -39,7 +39,7 @@ pub(super) fn of_past(progress: &Progress, last_failure: Option<&Failure>) -> us
     failure + progress.checkpoint.len()
 }
 
-pub(super) fn of_view(view: &JobView) -> usize {
+pub(crate) fn of_view(view: &JobView) -> usize {
     let failure = |failure: &Failure| {
         failure.message.len()
             + failure.stack_trace.len()

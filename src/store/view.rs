@@ -164,7 +164,7 @@ impl Depths {
     }
 
     /// As a dead letter tells of them, with the breakers of its queue's work and of its dead letters.
-    pub(super) fn context(&self, breakers: [BreakerState; 2]) -> Vec<(String, String)> {
+    pub(crate) fn context(&self, breakers: [BreakerState; 2]) -> Vec<(String, String)> {
         let depths = [
             ("ready", self.ready),
             ("scheduled", self.scheduled),

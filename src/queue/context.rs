@@ -1,0 +1,214 @@
+//! What comes with a call: settings, randomness, what this process remembers of the queues, and the events to tell.
+
+use super::{facts::QueueFacts, records};
+use crate::{
+    domain::{
+        breaker::{Breaker, BreakerName, Guarded as BreakerKind},
+        chance::Dice,
+        ids::QueueName,
+        lease::Lease,
+        settings::{QueueSettings, Settings},
+        time::Timestamp,
+    },
+    store::{BreakerNotice, DeadNotice, StoreError},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What a store tells after the commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This queue could hand out so many jobs now.
+    Available { queue: QueueName, jobs: usize },
+    /// A sweep of this queue has something to do then. `job`: a job becomes ready.
+    Due { queue: QueueName, at: Timestamp, job: bool },
+    DeadLettered(DeadNotice),
+    CancelRequested(Lease),
+    Breaker(BreakerNotice),
+}
+
+/// Bounds of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreLimits {
+    pub queues: usize,
+    pub leases: usize,
+}
+
+/// What this process remembers of the queues. All of it may be lost: fences notice what is old.
+#[derive(Debug, Default)]
+pub struct QueueMemory {
+    queues: Mutex<HashMap<QueueName, Remembered>>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    facts: Option<Arc<QueueFacts>>,
+    /// The transition count after which HALF_OPEN was told.
+    told_half_open: u64,
+    /// A take found no room for leases.
+    leases_full: bool,
+}
+
+impl QueueMemory {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Remembered>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn facts(&self, queue: &QueueName) -> Option<Arc<QueueFacts>> {
+        self.lock().get(queue)?.facts.clone()
+    }
+
+    pub(crate) fn remember(&self, queue: &QueueName, facts: Arc<QueueFacts>) {
+        self.lock().entry(queue.clone()).or_default().facts = Some(facts);
+    }
+
+    pub(crate) fn forget_facts(&self, queue: &QueueName) {
+        if let Some(remembered) = self.lock().get_mut(queue) {
+            remembered.facts = None;
+        }
+    }
+
+    /// The queue is no more.
+    pub(crate) fn forget(&self, queue: &QueueName) {
+        self.lock().remove(queue);
+    }
+
+    pub(crate) fn half_open_told(&self, queue: &QueueName) -> u64 {
+        self.lock().get(queue).map_or(0, |remembered| remembered.told_half_open)
+    }
+
+    pub(crate) fn tell_half_open(&self, queue: &QueueName, transitions: u64) {
+        self.lock().entry(queue.clone()).or_default().told_half_open = transitions;
+    }
+
+    pub(crate) fn leases_are_full(&self, queue: &QueueName) {
+        self.lock().entry(queue.clone()).or_default().leases_full = true;
+    }
+
+    /// The queues whose takes found no room for leases since this was last asked.
+    pub(crate) fn take_full(&self) -> HashSet<QueueName> {
+        let mut queues = self.lock();
+        let full = queues.iter_mut().filter_map(|(name, remembered)| {
+            std::mem::take(&mut remembered.leases_full).then(|| name.clone())
+        });
+        full.collect()
+    }
+}
+
+/// One call on its way through the queue.
+#[derive(Debug)]
+pub struct CallContext<'a> {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) rng: Dice,
+    pub(crate) memory: &'a QueueMemory,
+    pub(crate) limits: StoreLimits,
+    /// To be told after the commit, in this order.
+    pub events: Vec<Event>,
+}
+
+impl<'a> CallContext<'a> {
+    pub fn new(
+        settings: Arc<Settings>,
+        seed: u64,
+        memory: &'a QueueMemory,
+        limits: StoreLimits,
+    ) -> Self {
+        Self { settings, rng: Dice::new(seed), memory, limits, events: Vec::new() }
+    }
+
+    pub(crate) fn queue(&self, name: &QueueName) -> Arc<QueueSettings> {
+        self.settings.queue(name).clone()
+    }
+
+    /// So many jobs of a queue are ready: as many as may leave it are available.
+    pub(crate) fn available(
+        &mut self,
+        queue: &QueueName,
+        facts: &QueueFacts,
+        ready: u64,
+        now: Timestamp,
+    ) {
+        let width = facts.admission(self.settings.queue(queue), now).width();
+        let jobs = width.min(usize::try_from(ready).unwrap_or(usize::MAX));
+        if jobs > 0 {
+            self.events.push(Event::Available { queue: queue.clone(), jobs });
+        }
+    }
+
+    pub(crate) fn due(&mut self, queue: &QueueName, at: Timestamp) {
+        self.events.push(Event::Due { queue: queue.clone(), at, job: false });
+    }
+
+    pub(crate) fn job_due(&mut self, queue: &QueueName, at: Timestamp) {
+        self.events.push(Event::Due { queue: queue.clone(), at, job: true });
+    }
+
+    /// A lease has ended: queues whose takes found no room for one may go on.
+    pub(crate) fn lease_ended(&mut self) {
+        for queue in self.memory.take_full() {
+            self.events.push(Event::Available { queue, jobs: 1 });
+        }
+    }
+
+    pub(crate) fn breaker_moved(
+        &mut self,
+        queue: &QueueName,
+        kind: BreakerKind,
+        breaker: &Breaker,
+        now: Timestamp,
+    ) {
+        let settings = self.settings.queue(queue);
+        let settings = match kind {
+            BreakerKind::Work => &settings.breaker,
+            BreakerKind::DeadLetters => &settings.dead_letters.breaker,
+        };
+        self.events.push(Event::Breaker(BreakerNotice {
+            name: BreakerName { queue: queue.clone(), guarded: kind },
+            state: breaker.state(settings, now),
+            probe_at: breaker.probe_at(settings, now),
+            error: breaker.last_error.clone(),
+            forced: breaker.forced.clone(),
+        }));
+    }
+
+    /// A version that no other has.
+    pub(crate) fn new_version(&mut self, breaker: &Breaker) -> crate::store::storage::Version {
+        use crate::store::storage::{GroupState, Version};
+        let state = if breaker.is_at_rest() { GroupState::Free } else { GroupState::NeedsRule };
+        let random = (self.rng.roll() | 1).to_be_bytes();
+        Version { state, epoch: epoch(breaker), random }
+    }
+}
+
+/// A breaker's transition count as leases remember it.
+pub(crate) fn epoch(breaker: &Breaker) -> u32 {
+    breaker.transitions as u32
+}
+
+/// The call was overtaken too often by others.
+pub(crate) fn overtaken() -> StoreError {
+    StoreError::Overloaded("other calls change the same jobs all the time: try again".into())
+}
+
+/// What a verb expects of an engine was not there.
+pub(crate) fn inconsistent(what: &str) -> StoreError {
+    StoreError::Unavailable(format!("the store is inconsistent: {what}; run redrive audit"))
+}
+
+/// A call of several parts failed after some of them were applied.
+pub(crate) fn after_some(error: StoreError, begun: bool) -> StoreError {
+    match error {
+        error @ (StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_)) => error,
+        error if begun => StoreError::OutcomeUnknown(format!("a part was carried out, then: {error}")),
+        error => error,
+    }
+}
+
+/// Whether a record could be read, as facts need it: damage counts as nothing.
+pub(crate) fn record<T: Default>(
+    read: crate::queue::encoding::Read<T>,
+) -> Result<T, StoreError> {
+    records::readable(read).map(Option::unwrap_or_default)
+}

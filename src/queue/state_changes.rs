@@ -1,0 +1,488 @@
+//! A job moves from one state to another: the only code that writes indexes.
+//!
+//! ```text
+//!                  Scheduled ──┐
+//!                              ├─(promotion, by the engine)─► Ready ──take──► Lease
+//!   Nack ────────► Retrying  ──┘                                                │
+//!                                    to_dead ► Dead, Overflow      complete ► Completed
+//! ```
+
+use super::{
+    context::CallContext,
+    facts::{DeadFacts, JobFacts, LeaseFacts, QueueFacts},
+    records::{self, DeadRecord, History, KeyRecord, Whereabouts},
+};
+use crate::{
+    domain::{
+        breaker::Guarded as BreakerKind,
+        failure::Failure,
+        ids::QueueName,
+        job::{Attempt, DeadReason},
+        settings::QueueSettings,
+        time::Timestamp,
+    },
+    store::{
+        DeadNotice, Totals,
+        storage::{
+            Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write,
+            flag,
+        },
+    },
+};
+use bytes::Bytes;
+
+/// The parts of the history that are kept.
+const FIRST_ATTEMPTS: u32 = 10;
+const LAST_ATTEMPTS: u32 = 40;
+/// Types of error that a queue counts one by one; the rest is counted together.
+const ERROR_TYPES_MAX: usize = 1_000;
+const OTHER_ERROR_TYPES: &str = "(other)";
+/// Keys of finished jobs that a queue remembers; the sweep removes the oldest beyond it.
+pub(crate) const FINISHED_KEYS_MAX: u64 = 1_000_000;
+
+/// [`Table::Failure`]: the parts.
+pub(crate) const FIRST_FAILURE: u8 = 0;
+pub(crate) const LAST_FAILURE: u8 = 1;
+
+/// Where the n-th attempt stands: the first ten stay, the last forty take turns.
+pub(crate) fn attempt_part(n: u32) -> u8 {
+    let part = if n <= FIRST_ATTEMPTS {
+        n
+    } else {
+        FIRST_ATTEMPTS + 1 + (n - FIRST_ATTEMPTS - 1) % LAST_ATTEMPTS
+    };
+    part as u8
+}
+
+/// The attempts that are kept of so many, in order.
+pub(crate) fn kept_attempts(recorded: u32) -> impl Iterator<Item = u32> {
+    let last = recorded.saturating_sub(LAST_ATTEMPTS) + 1;
+    (1..=recorded.min(FIRST_ATTEMPTS)).chain(last.max(FIRST_ATTEMPTS + 1)..=recorded)
+}
+
+/// A batch in the making: removals stand first, counters last.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    fences: Vec<Fence>,
+    removals: Vec<Write>,
+    writes: Vec<Write>,
+    totals: [i64; Totals::COUNT],
+    publish: Publish,
+    /// Jobs became ready.
+    pub(crate) made_ready: bool,
+}
+
+/// Which of the totals.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(crate) enum Total {
+    Enqueued = 0,
+    Completed = 1,
+    FailedAttempts = 2,
+    Retries = 3,
+    SuccessfulRetries = 4,
+    RetriedFinished = 5,
+    DeadLettered = 6,
+    Requeued = 7,
+    LeaseExpired = 8,
+    Purged = 9,
+    Cancelled = 10,
+    RetentionExpired = 11,
+    MovedIn = 12,
+    MovedOut = 13,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.removals.is_empty() && self.writes.is_empty()
+    }
+
+    pub(crate) fn fence(&mut self, fence: Fence) {
+        self.fences.push(fence);
+    }
+
+    /// The number of fences so far: which ones a job's are.
+    pub(crate) fn fences(&self) -> usize {
+        self.fences.len()
+    }
+
+    pub(crate) fn put(&mut self, table: Table, key: RecordKey, record: Bytes) {
+        self.writes.push(Write::Put(table, key, record));
+    }
+
+    pub(crate) fn write(&mut self, write: Write) {
+        self.writes.push(write);
+    }
+
+    pub(crate) fn delete(&mut self, table: Table, key: RecordKey) {
+        self.removals.push(Write::Delete(table, key));
+    }
+
+    pub(crate) fn remove(&mut self, index: Index, entry: Entry) {
+        self.removals.push(Write::Remove(index, entry));
+    }
+
+    pub(crate) fn insert(&mut self, index: Index, entry: Entry) {
+        self.writes.push(Write::Insert(index, entry));
+    }
+
+    pub(crate) fn add(&mut self, total: Total, count: u64) {
+        self.totals[total as usize] += count.cast_signed();
+    }
+
+    pub(crate) fn publish(&mut self, publish: Publish) {
+        let rank = |publish| match publish {
+            Publish::Never => 0,
+            Publish::IfFirst => 1,
+            Publish::Always => 2,
+        };
+        if rank(publish) > rank(self.publish) {
+            self.publish = publish;
+        }
+    }
+
+    pub(crate) fn batch(self) -> Batch {
+        let Self { fences, mut removals, writes, totals, publish, .. } = self;
+        removals.extend(writes);
+        let counted = totals.into_iter().enumerate().filter(|(_, count)| *count != 0);
+        removals.extend(counted.map(|(at, count)| Write::Add(Counter::Total(at as u8), count)));
+        Batch { fences, writes: removals, publish }
+    }
+
+    // ---- waiting ----
+
+    /// READY if its time has come; otherwise `later` says where it waits. Its place before has been given up.
+    fn wait(&mut self, position: Position, later: Index, now: Timestamp) {
+        if position.ready_at <= now {
+            self.insert(Index::Ready, Entry::ready(position));
+            self.made_ready = true;
+            self.publish(Publish::IfFirst);
+        } else {
+            self.insert(later, Entry::waiting(position));
+        }
+    }
+
+    /// A new job: nothing but its record says where it is.
+    pub(crate) fn enter(&mut self, position: Position, deadline: Option<Timestamp>, now: Timestamp) {
+        self.wait(position, Index::Scheduled, now);
+        self.watch_deadline(position.number, deadline);
+    }
+
+    /// A job waits, from any other state. `later`: where it waits for its time.
+    pub(crate) fn to_waiting(
+        &mut self,
+        job: &JobFacts,
+        mut history: History,
+        at: Timestamp,
+        later: Whereabouts,
+        now: Timestamp,
+        cx: &mut CallContext<'_>,
+        queue: &QueueName,
+    ) {
+        let index = match later {
+            Whereabouts::Retrying => Index::Retrying,
+            _ => Index::Scheduled,
+        };
+        history.whereabouts = if at <= now { Whereabouts::Ready } else { later };
+        history.at = at;
+        let position = records::position(job.number, history.rank, at, true);
+        self.wait(position, index, now);
+        if at > now {
+            cx.job_due(queue, at);
+        }
+        let deadline = history.progress.deadline(job.spec.expires_at);
+        self.watch_deadline(job.number, deadline);
+        if let Some(at) = deadline {
+            cx.due(queue, at);
+        }
+        self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
+    }
+
+    fn watch_deadline(&mut self, number: u64, deadline: Option<Timestamp>) {
+        if let Some(at) = deadline {
+            self.insert(Index::Deadline, Entry::number(at.millis(), number));
+        }
+    }
+
+    pub(crate) fn unwatch_deadline(&mut self, job: &JobFacts) {
+        if let Some(at) = job.spec.expires_at {
+            self.remove(Index::Deadline, Entry::number(at.millis(), job.number));
+        }
+    }
+
+    // ---- the end of a delivery ----
+
+    /// The lease is over. Its fence is the caller's.
+    pub(crate) fn end_lease(&mut self, lease: &crate::domain::lease::Lease) {
+        self.delete(Table::Lease, RecordKey::Number(lease.number));
+        if lease.flags & flag::PROBE != 0 {
+            let member = Member::Probe { epoch: lease.epoch, number: lease.number };
+            self.remove(Index::Probe, Entry { score: lease.started_at.millis(), member });
+            // Its slot is free.
+            self.publish(Publish::Always);
+        }
+    }
+
+    /// Writes an ended attempt, and its failure whole: the first, or else the last.
+    pub(crate) fn record_attempt(&mut self, job: &JobFacts, recorded: u32, attempt: &Attempt) {
+        let summary = attempt.failure.as_ref().map(Failure::summary);
+        let entry = Attempt { failure: summary, ..attempt.clone() };
+        let part = RecordKey::Part(job.number, attempt_part(recorded));
+        self.put(Table::Attempt, part, records::attempt(&entry));
+        if let Some(failure) = &attempt.failure {
+            let first = job.progress().first_failed_at.is_none();
+            let part = if first { FIRST_FAILURE } else { LAST_FAILURE };
+            let key = RecordKey::Part(job.number, part);
+            self.put(Table::Failure, key, records::failure(failure));
+        }
+    }
+
+    // ---- dead letters ----
+
+    /// DEAD, from any state; its place before has been given up. `failure`: of the delivery that ended with this.
+    pub(crate) fn to_dead(
+        &mut self,
+        job: &JobFacts,
+        mut history: History,
+        reason: DeadReason,
+        failure: Option<&Failure>,
+        dead_letters: &mut DeadLetters<'_>,
+        cx: &mut CallContext<'_>,
+    ) {
+        let now = dead_letters.now;
+        let error_type = match failure {
+            Some(failure) => failure.error_type.clone(),
+            None => dead_letters.facts.error_type(job.number),
+        };
+        let overflow = dead_letters.admit();
+        let counted_as = dead_letters.count(&error_type);
+        let record = records::dead(&DeadRecord {
+            reason,
+            died_at: now,
+            counted_as: counted_as.clone(),
+            context: dead_letters.context(),
+        });
+        dead_letters.added(overflow);
+        let index = if overflow { Index::Overflow } else { Index::Dead };
+        self.write(Write::AppendDead { index, number: job.number, record });
+        self.write(Write::Add(Counter::ErrorType(counted_as.into()), 1));
+        history.whereabouts = if overflow { Whereabouts::Overflow } else { Whereabouts::Dead };
+        history.at = now;
+        self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
+        self.unwatch_deadline(job);
+        if let Some(key) = &job.spec.key
+            && !dead_letters.settings.dead_jobs_hold_keys
+        {
+            self.free_key(key, dead_letters.facts.key(key), job.number);
+        }
+        self.add(Total::DeadLettered, 1);
+        self.add(Total::RetriedFinished, u64::from(history.progress.retries > 0));
+        if let Some(retention) = dead_letters.settings.dead_letters.retention {
+            cx.due(dead_letters.queue, now.after(retention));
+        }
+        cx.events.push(super::context::Event::DeadLettered(DeadNotice {
+            queue: dead_letters.queue.clone(),
+            id: job.spec.id.clone(),
+            job_type: job.spec.job_type.clone(),
+            reason,
+            attempts: history.progress.tries,
+            error_type,
+            overflow,
+        }));
+    }
+
+    // ---- the end of a job ----
+
+    /// The job is gone, with all that belongs to it but its key; its place before has been given up.
+    pub(crate) fn remove_job(&mut self, number: u64, traits: u8) {
+        let key = || RecordKey::Number(number);
+        self.delete(Table::Job, key());
+        if traits & flag::BODY != 0 {
+            self.delete(Table::Body, key());
+        }
+        if traits & flag::HISTORY != 0 {
+            self.delete(Table::History, key());
+            self.removals.push(Write::DeleteParts(Table::Attempt, number));
+            self.removals.push(Write::DeleteParts(Table::Failure, number));
+        }
+    }
+
+    /// The caller's own id names it no longer.
+    pub(crate) fn free_id(&mut self, id: &str, number: u64) {
+        let key = RecordKey::Text(id.into());
+        self.fence(Fence::Begins(Table::Id, key.clone(), records::owner(number)));
+        self.delete(Table::Id, key);
+    }
+
+    /// The job is done, and had this key: it is held until its retention is over. `found`: who has it now.
+    pub(crate) fn finish_key(
+        &mut self,
+        key: &str,
+        found: Option<&KeyRecord>,
+        free_at: Timestamp,
+        number: u64,
+        now: Timestamp,
+    ) {
+        let Some(found) = found.filter(|found| found.number == number) else { return };
+        let name = RecordKey::Text(key.into());
+        self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
+        if free_at <= now {
+            return self.delete(Table::Key, name);
+        }
+        let record = KeyRecord { free_at: Some(free_at), ..found.clone() };
+        self.put(Table::Key, name, records::key(&record));
+        let entry = Entry { score: free_at.millis(), member: Member::Text(key.into()) };
+        self.insert(Index::FinishedKey, entry);
+    }
+
+    /// The job, which was not done, has its key no longer. `found`: who has it now.
+    pub(crate) fn free_key(&mut self, key: &str, found: Option<&KeyRecord>, number: u64) {
+        if found.is_some_and(|found| found.number == number) {
+            let name = RecordKey::Text(key.into());
+            self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
+            self.delete(Table::Key, name);
+        }
+    }
+
+    /// LEASED → COMPLETED, where the queue keeps it.
+    pub(crate) fn complete(
+        &mut self,
+        facts: &LeaseFacts,
+        note: &str,
+        result: &[u8],
+        now: Timestamp,
+    ) {
+        let job = &facts.job;
+        let mut progress = facts.progress();
+        let delivery = facts.lease.delivery(facts.lease.expires_at(facts.score));
+        let attempt = progress.complete(&delivery, note, now);
+        if !facts.lease.tail.checkpoint.is_empty() {
+            progress.checkpoint.clone_from(&facts.lease.tail.checkpoint);
+        }
+        self.record_attempt(job, progress.recorded, &attempt);
+        let mut history = job.next_history(progress);
+        history.whereabouts = Whereabouts::Completed;
+        history.at = now;
+        history.nonce = facts.lease.lease.nonce;
+        self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
+        self.insert(Index::Completed, Entry::number(now.millis(), job.number));
+        if !result.is_empty() {
+            self.put(Table::Result, RecordKey::Number(job.number), records::result(result));
+        }
+        self.unwatch_deadline(job);
+    }
+}
+
+/// The dead letters of a queue while jobs are added to them: room, counts by type of error, and their breaker.
+pub(crate) struct DeadLetters<'a> {
+    queue: &'a QueueName,
+    facts: DeadFacts,
+    queue_facts: &'a QueueFacts,
+    record: records::QueueRecord,
+    settings: &'a QueueSettings,
+    now: Timestamp,
+    breaker_moved: bool,
+    /// Dead letters that must still find room when the batch is applied.
+    listed: u64,
+}
+
+impl<'a> DeadLetters<'a> {
+    pub(crate) fn new(
+        queue: &'a QueueName,
+        facts: DeadFacts,
+        queue_facts: &'a QueueFacts,
+        settings: &'a QueueSettings,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            queue,
+            facts,
+            queue_facts,
+            record: queue_facts.queue.clone(),
+            settings,
+            now,
+            breaker_moved: false,
+            listed: 0,
+        }
+    }
+
+    /// Whether the next one is overflow, and what that does to the breaker.
+    fn admit(&mut self) -> bool {
+        let listed = self.facts.depths.dead - self.facts.depths.overflow;
+        let full = listed >= self.settings.dead_letters.max_entries;
+        let breaker = &self.settings.dead_letters.breaker;
+        let transitions = self.record.dead_letters.transitions;
+        let room = self.record.dead_letters.bury(
+            full,
+            &mut self.record.full_in_a_row,
+            breaker,
+            self.now,
+        );
+        self.breaker_moved |= self.record.dead_letters.transitions != transitions;
+        room.overflow
+    }
+
+    fn added(&mut self, overflow: bool) {
+        self.facts.depths.dead += 1;
+        self.facts.depths.overflow += u64::from(overflow);
+        self.listed += u64::from(!overflow);
+    }
+
+    fn count(&mut self, error_type: &str) -> String {
+        let types = &mut self.facts.error_types;
+        if types.iter().any(|known| **known == *error_type) {
+            return error_type.to_owned();
+        }
+        if types.len() >= ERROR_TYPES_MAX {
+            return OTHER_ERROR_TYPES.to_owned();
+        }
+        types.push(error_type.into());
+        error_type.to_owned()
+    }
+
+    fn context(&self) -> Vec<(String, String)> {
+        let work = self.queue_facts.breaker.state(&self.settings.breaker, self.now);
+        let breaker = &self.settings.dead_letters.breaker;
+        let dead_letters = self.record.dead_letters.state(breaker, self.now);
+        self.facts.depths.context([work, dead_letters])
+    }
+
+    /// Fences and writes that all deaths of a batch share.
+    pub(crate) fn finish(&self, changes: &mut Changes, cx: &mut CallContext<'_>) {
+        if self.listed > 0 {
+            changes.fence(Fence::Room {
+                of: crate::store::storage::Len::Index(Index::Dead),
+                minus: &[],
+                add: self.listed,
+                limit: self.settings.dead_letters.max_entries,
+            });
+        }
+        if self.record != self.queue_facts.queue {
+            changes.fence(self.queue_facts.queue_fence());
+            changes.put(Table::Queue, RecordKey::Only, records::queue(&self.record));
+        }
+        if self.breaker_moved {
+            cx.breaker_moved(self.queue, BreakerKind::DeadLetters, &self.record.dead_letters, self.now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_ten_and_the_last_forty_attempts_are_kept() {
+        let all = |recorded| kept_attempts(recorded).collect::<Vec<_>>();
+        assert!(all(0).is_empty());
+        assert_eq!(all(3), [1, 2, 3]);
+        assert_eq!(all(53), (1..=10).chain(14..=53).collect::<Vec<_>>());
+        // No two that are kept stand in the same place.
+        for recorded in [1, 10, 11, 50, 51, 90, 1_000] {
+            let parts: std::collections::HashSet<_> =
+                kept_attempts(recorded).map(attempt_part).collect();
+            assert_eq!(parts.len(), all(recorded).len());
+            assert!(parts.iter().all(|part| (1..=50).contains(part)));
+        }
+    }
+}
