@@ -25,7 +25,9 @@ use crate::{
 use std::{
     future::Future,
     io,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context as TaskContext, Poll, Waker},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -98,6 +100,16 @@ struct Inner {
 impl<H> std::fmt::Debug for Queues<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queues").finish_non_exhaustive()
+    }
+}
+
+/// Runs a verb on an engine whose calls never wait: one poll completes it.
+pub fn poll_once<T>(future: impl Future<Output = T>) -> Result<T, StoreError> {
+    match pin!(future).poll(&mut TaskContext::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Ok(value),
+        Poll::Pending => {
+            Err(StoreError::Unavailable("a verb waits for something that is not the storage".into()))
+        }
     }
 }
 

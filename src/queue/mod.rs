@@ -24,5 +24,5 @@ mod undelivered;
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
-pub use host::{Host, Queues, Reply, notifier};
+pub use host::{Host, Queues, Reply, notifier, poll_once};
 pub use notifier::Notifier;
