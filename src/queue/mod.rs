@@ -13,6 +13,7 @@ mod due_timer;
 mod encoding;
 mod facts;
 mod host;
+pub mod hosts;
 mod notifier;
 mod outcome;
 mod pause;

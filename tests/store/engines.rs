@@ -4,11 +4,11 @@ use crate::redis_server;
 use redrive::{
     domain::store_clock::{Kept, StoreClock},
     env::Clock,
-    queue::StoreLimits,
+    queue::{StoreLimits, hosts::memory::MemoryStore},
     store::{
         Ask, AuditReport, Listener, Settlements, Store,
         embedded::{self, Embedded, Options},
-        memory::{MemoryStorage, MemoryStore},
+        memory::MemoryStorage,
         redis::{
             self, Durability, RedisStore, TimeSource,
             connection::{Address, ConnectionOptions},

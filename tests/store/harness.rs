@@ -42,7 +42,7 @@ macro_rules! store_test {
 
             #[test]
             fn memory() {
-                $crate::harness::run(scenario::<redrive::store::memory::MemoryStore>);
+                $crate::harness::run(scenario::<redrive::queue::hosts::memory::MemoryStore>);
             }
 
             #[test]

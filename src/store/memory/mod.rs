@@ -3,7 +3,6 @@
 //! It is the contract in its plainest form, which the other engines are compared with step by step. No call waits for
 //! anything: the first poll of its future completes it.
 
-mod host;
 mod ordered_index;
 mod queue_data;
 mod take;
@@ -16,7 +15,6 @@ use crate::{
     domain::{ids::QueueName, store_clock::StoreClock, time::Timestamp},
     env::Clock,
 };
-pub use host::{MemoryHost, MemoryStore};
 use queue_data::QueueData;
 use std::{
     collections::BTreeMap,

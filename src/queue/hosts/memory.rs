@@ -1,6 +1,5 @@
 //! A store in memory: calls run where they are made.
 
-use super::MemoryStorage;
 use crate::{
     domain::{limits::Limits, time::Timestamp},
     env::Clock,
@@ -8,7 +7,7 @@ use crate::{
         self, Call, CallContext, Host, Notifier, Queues, Reply, StoreLimits, View, Viewed,
         poll_once,
     },
-    store::{Health, Listener, StoreError, storage::Reads},
+    store::{Health, Listener, StoreError, memory::MemoryStorage, storage::Reads},
 };
 use std::sync::{
     Arc,
