@@ -10,7 +10,7 @@ use crate::{
         breaker::{Breaker, Gate, Tally},
         failure::Failure,
         ids::QueueName,
-        job::{Progress, Spec},
+        job::{Progress, Sameness, Spec},
         settings::QueueSettings,
         time::Timestamp,
     },
@@ -43,9 +43,9 @@ pub(crate) struct QueueFacts {
 const PROBES_MAX: usize = 1_000;
 
 impl QueueFacts {
-    const READS: usize = 5;
+    pub(crate) const READS: usize = 5;
 
-    fn reads() -> [Read; Self::READS] {
+    pub(crate) fn reads() -> [Read; Self::READS] {
         let record = |table, group| Read::Record(table, RecordKey::Group(group));
         [
             record(Table::Version, WHOLE_QUEUE),
@@ -56,7 +56,7 @@ impl QueueFacts {
         ]
     }
 
-    fn found(found: &mut impl Iterator<Item = Found>) -> Result<Self, StoreError> {
+    pub(crate) fn found(found: &mut impl Iterator<Item = Found>) -> Result<Self, StoreError> {
         let mut next = || found.next().unwrap_or(Found::Record(None));
         let whole = Version::read(next().record().as_deref());
         let version = Version::read(next().record().as_deref());
@@ -211,6 +211,8 @@ pub(crate) struct JobFacts {
     pub(crate) has_history: bool,
     /// The record of the job is there.
     pub(crate) exists: bool,
+    /// Of a job with a key.
+    pub(crate) sameness: Option<Sameness>,
 }
 
 impl JobFacts {
@@ -230,6 +232,9 @@ impl JobFacts {
             history: kept.flatten(),
             has_history: history.is_some(),
             exists: job.is_some(),
+            sameness: job
+                .and_then(|it| records::read_job_rest(it).ok())
+                .and_then(|(sameness, _)| sameness),
         })
     }
 

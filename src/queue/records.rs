@@ -64,6 +64,7 @@ mod job_tag {
     pub(super) const HEADER: u8 = 2;
     pub(super) const KEY: u8 = 3;
     pub(super) const POLICY: u8 = 4;
+    pub(super) const SAMENESS: u8 = 5;
 }
 
 /// Where the format of a job's record stands.
@@ -86,8 +87,13 @@ pub(crate) struct JobRecord {
     pub(crate) traits: u8,
 }
 
-/// `number`: an id that holds it needs no record in `Id`.
-pub(crate) fn job(spec: &Spec, number: u64, unknown: &Unknown) -> JobRecord {
+/// `number`: an id that holds it needs no record in `Id`. `sameness`: for a job with a key, so that its Ack need not read more.
+pub(crate) fn job(
+    spec: &Spec,
+    number: u64,
+    sameness: Option<&Sameness>,
+    unknown: &Unknown,
+) -> JobRecord {
     let body = spec.body.bytes();
     let apart = body.len() > INLINE_BODY_MAX;
     let own_id = own_id(spec, number);
@@ -138,6 +144,9 @@ pub(crate) fn job(spec: &Spec, number: u64, unknown: &Unknown) -> JobRecord {
         put_policy(&mut field, policy);
         put_field(&mut out, job_tag::POLICY, &field);
     }
+    if let Some(sameness) = sameness.filter(|_| spec.key.is_some()) {
+        put_field(&mut out, job_tag::SAMENESS, sameness);
+    }
     unknown.put(&mut out);
     let beside = if apart { body.clone() } else { Bytes::new() };
     seal_with(&mut out, &beside);
@@ -168,9 +177,9 @@ pub(crate) fn read_job_head(record: &[u8]) -> Read<Spec> {
     read_job_fields(open_unchecked(record)?).map(|fields| fields.spec().0)
 }
 
-/// The same, with the fields of a newer server.
-pub(crate) fn read_job_unknown(record: &[u8]) -> Read<Unknown> {
-    read_job_fields(open_unchecked(record)?).map(|fields| fields.unknown)
+/// What else stands in the record: sameness, and the fields of a newer server.
+pub(crate) fn read_job_rest(record: &[u8]) -> Read<(Option<Sameness>, Unknown)> {
+    read_job_fields(open_unchecked(record)?).map(|fields| (fields.sameness, fields.unknown))
 }
 
 /// The job as far as it can be read: its bytes stay where they are, and it stays visible.
@@ -204,6 +213,7 @@ struct JobFields {
     spec: Spec,
     inline: std::ops::Range<usize>,
     kind: u8,
+    sameness: Option<Sameness>,
     unknown: Unknown,
 }
 
@@ -232,12 +242,14 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
     let from = record.len() - read.0.len();
     let inline = from..from + if apart { 0 } else { read.take(length)?.len() };
     let (mut expires_at, mut headers, mut key, mut policy) = (None, Vec::new(), None, None);
+    let mut sameness = None;
     let unknown = read.fields(|tag, mut value| {
         match tag {
             job_tag::EXPIRES_AT => expires_at = Some(Timestamp::from_millis(value.u64()?)),
             job_tag::HEADER => headers.push((value.text()?, value.rest_text()?)),
             job_tag::KEY => key = Some(value.rest_text()?),
             job_tag::POLICY => policy = Some(Box::new(read_policy(&mut value)?)),
+            job_tag::SAMENESS => sameness = Some(value.array()?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -256,7 +268,7 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
         expires_at,
         policy,
     };
-    Ok(JobFields { spec, inline, kind, unknown })
+    Ok(JobFields { spec, inline, kind, sameness, unknown })
 }
 
 fn put_policy(out: &mut Vec<u8>, policy: &PolicyOverride) {
@@ -379,7 +391,6 @@ pub(crate) struct History {
     pub(crate) rank: u8,
     /// When it became, or becomes, ready; was done; died.
     pub(crate) at: Timestamp,
-    /// Its number of death while it is dead. Written as 0: the engine gives it, and it is found in `Dead`.
     /// Of the last delivery, whose number is `progress.deliveries`.
     pub(crate) nonce: u64,
     /// What its last failure takes in a reply.

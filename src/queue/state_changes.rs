@@ -314,24 +314,18 @@ impl Changes {
         self.delete(Table::Id, key);
     }
 
-    /// The job is done, and had this key: it is held until its retention is over. `found`: who has it now.
-    pub(crate) fn finish_key(
-        &mut self,
-        key: &str,
-        found: Option<&KeyRecord>,
-        free_at: Timestamp,
-        number: u64,
-        now: Timestamp,
-    ) {
-        let Some(found) = found.filter(|found| found.number == number) else { return };
-        let name = RecordKey::Text(key.into());
-        self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
-        if free_at <= now {
+    /// The job is done: its key is held until its retention is over. The key is its own while it lives.
+    pub(crate) fn finish_key(&mut self, job: &JobFacts, free_at: Timestamp, now: Timestamp) {
+        let Some(key) = &job.spec.key else { return };
+        let name = RecordKey::Text(key.as_str().into());
+        self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(job.number)));
+        let Some(sameness) = job.sameness.filter(|_| free_at > now) else {
             return self.delete(Table::Key, name);
-        }
-        let record = KeyRecord { free_at: Some(free_at), ..found.clone() };
+        };
+        let (number, id) = (job.number, job.spec.id.clone());
+        let record = KeyRecord { number, free_at: Some(free_at), sameness, id };
         self.put(Table::Key, name, records::key(&record));
-        let entry = Entry { score: free_at.millis(), member: Member::Text(key.into()) };
+        let entry = Entry { score: free_at.millis(), member: Member::Text(key.as_str().into()) };
         self.insert(Index::FinishedKey, entry);
     }
 
@@ -342,6 +336,21 @@ impl Changes {
             self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
             self.delete(Table::Key, name);
         }
+    }
+
+    /// The job, which waits or was not delivered, is cancelled: gone with all that belongs to it. Its place before has been
+    /// given up. `key`: who has its key now.
+    pub(crate) fn cancel_job(&mut self, job: &JobFacts, key: Option<&KeyRecord>) {
+        if let Some(name) = &job.spec.key {
+            self.free_key(name, key, job.number);
+        }
+        if job.traits & flag::OWN_ID != 0 {
+            self.free_id(&job.spec.id.to_string(), job.number);
+        }
+        self.unwatch_deadline(job);
+        self.remove_job(job.number, job.traits);
+        self.add(Total::Cancelled, 1);
+        self.add(Total::RetriedFinished, u64::from(job.progress().retries > 0));
     }
 
     /// LEASED → COMPLETED, where the queue keeps it.
@@ -445,6 +454,11 @@ impl<'a> DeadLetters<'a> {
         let breaker = &self.settings.dead_letters.breaker;
         let dead_letters = self.record.dead_letters.state(breaker, self.now);
         self.facts.depths.context([work, dead_letters])
+    }
+
+    /// The record of the queue after them.
+    pub(crate) fn into_record(self) -> records::QueueRecord {
+        self.record
     }
 
     /// Fences and writes that all deaths of a batch share.

@@ -32,11 +32,11 @@ pub(crate) fn of_job(spec: &Spec) -> usize {
 
 /// And what it has been through.
 pub(crate) fn of_past(progress: &Progress, last_failure: Option<&Failure>) -> usize {
-    let failure = last_failure.map_or(0, |failure| {
-        let texts = failure.error_type.len() + failure.message.len();
-        texts + failure.details.len() * DETAILS_GROWTH
-    });
-    failure + progress.checkpoint.len()
+    last_failure.map_or(0, of_failure) + progress.checkpoint.len()
+}
+
+pub(crate) fn of_failure(failure: &Failure) -> usize {
+    failure.error_type.len() + failure.message.len() + failure.details.len() * DETAILS_GROWTH
 }
 
 pub(crate) fn of_view(view: &JobView) -> usize {
