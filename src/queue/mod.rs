@@ -6,14 +6,19 @@
 
 mod api;
 mod breakers;
+mod cancel;
 mod claim;
 mod claim_requests;
 mod context;
 mod due_timer;
 mod encoding;
+mod enqueue;
 mod facts;
+mod find;
+mod get_job;
 mod host;
 pub mod hosts;
+mod list_jobs;
 mod notifier;
 mod outcome;
 mod pause;
@@ -24,6 +29,7 @@ mod sweep;
 mod undelivered;
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
+pub use enqueue::Incoming;
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
 pub use host::{Host, Queues, Reply, notifier, poll_once};
 pub use notifier::Notifier;
