@@ -44,14 +44,14 @@ type Answer = Result<Enqueued, Refused>;
 
 /// A job on its way in. Made before a call is handed to the writer, which has other things to do than hashing bodies.
 #[derive(Clone, Debug)]
-pub(crate) struct Incoming {
+pub struct Incoming {
     job: NewJob,
     /// Where it has an own id or a key.
     sameness: Option<Sameness>,
 }
 
 impl Incoming {
-    pub(crate) fn new(job: NewJob) -> Self {
+    pub fn new(job: NewJob) -> Self {
         let named = job.id.is_some() || job.key.is_some();
         let sameness = named.then(|| job.sameness());
         Self { job, sameness }
