@@ -327,6 +327,10 @@ fn explain_store(error: &StoreError) -> Explanation {
             );
             Explanation::new(Reason::DurabilityNotConfirmed, message).retry_after(SOON)
         }
+        StoreError::NewerFormat(detail) => {
+            let message = format!("a newer redrive wrote to this store: {detail}");
+            Explanation::new(Reason::StoreUnavailable, message)
+        }
     }
 }
 
