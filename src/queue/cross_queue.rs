@@ -15,8 +15,9 @@ use super::{
     facts::{JobFacts, QueueFacts},
     records::{self, DeadRecord, History, IdRecord, KeyRecord, Whereabouts},
     removal::{Belongings, LetterFacts, Owner},
-    requeue::{candidates, keys_of, sameness_of},
-    select::{DeadEntry, holds_id},
+    requeue::{candidates, keys_of},
+    find::has_id,
+    select::DeadEntry,
     state_changes::{
         Changes, FIRST_FAILURE, FoundKey, LAST_FAILURE, Total, attempt_part, kept_attempts,
     },
@@ -45,8 +46,6 @@ const MARK_KEPT: Duration = Duration::from_secs(3600);
 const REFUSAL_KEPT: Duration = Duration::from_secs(60);
 /// Jobs of one batch: each may have 52 records of its history.
 const JOBS_MAX: usize = 50;
-/// Records of moves that one sweep looks at.
-const FINISH_MAX: usize = 100;
 /// So often as one batch; from then on one batch for each job.
 const JOINT_ROUNDS: usize = 3;
 /// How often others may overtake a batch before the call gives up.
@@ -194,30 +193,18 @@ pub(crate) fn has_left(record: &[u8]) -> bool {
     matches!(MoveRecord::read(record), Ok(MoveRecord::Left { .. }))
 }
 
-/// Whether a dead letter of this queue is already in the one that it is bound for: then it is there alone. `record`: of `Move`
-/// under its number here.
-pub(crate) async fn has_arrived<S: Reads>(
+/// Whether a dead letter of this queue is already in the one that it is bound for: then it is to be seen there alone. `record`:
+/// of `Move` under its number here.
+pub(crate) async fn is_moved_away<S: Reads>(
     store: &mut S,
     number: u64,
-    record: Option<&Bytes>,
+    record: &Bytes,
 ) -> Result<bool, StoreError> {
-    let Some((MoveRecord::Begun(begun), _)) = read_move(record.cloned())? else {
+    let Some(MoveRecord::Begun(begun)) = records::readable(MoveRecord::read(record))? else {
         return Ok(false);
     };
     let mark = moves(store, &begun.to, std::iter::once(number)).await?;
     Ok(matches!(mark.first(), Some(Some((MoveRecord::Arrived { .. }, _)))))
-}
-
-/// The same, for a number alone.
-pub(crate) async fn is_moved_away<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    number: u64,
-) -> Result<bool, StoreError> {
-    let read = Read::Record(Table::Move, RecordKey::Number(number));
-    let mut found = store.read(queue, &[read]).await?.unwrap_or_default();
-    let record = found.pop().and_then(Found::record);
-    has_arrived(store, number, record.as_ref()).await
 }
 
 // ---- begin ----
@@ -255,9 +242,8 @@ impl TargetFacts {
                 None => false,
                 Some(spec) => {
                     let named = next().is_some();
-                    let held = spec.id.number().is_some()
-                        && next().is_some_and(|job| holds_id(&job, &spec.id));
-                    named || held
+                    let job = spec.id.number().and_then(|_| next());
+                    named || job.map(|job| has_id(&job, &spec.id)).transpose()?.unwrap_or(false)
                 }
             });
         }
@@ -565,7 +551,7 @@ fn enter(
     changes: &mut Changes,
 ) {
     let spec = &traveller.spec;
-    let sameness = sameness_of(spec);
+    let sameness = spec.sameness();
     let job = records::job(spec, number, Some(&sameness), &traveller.unknown);
     let name = RecordKey::Number(number);
     changes.fence(Fence::Absent(Table::Job, name.clone()));
@@ -682,39 +668,21 @@ pub(super) async fn leave<S: Reads>(
 
 // ---- the sweep ----
 
-/// Completes the moves of a queue that were interrupted, and removes the records of those that are long over: all of `Move`
-/// that is due in `Expires`.
+/// Moves of this queue whose records are due in `Expires`, with their entries: those that were interrupted are completed, and the
+/// records of those that are long over are removed.
 pub(crate) async fn finish_moves<S: Storage>(
     store: &mut S,
     cx: &mut CallContext<'_>,
     queue: &QueueName,
+    due: &[(u64, Entry)],
 ) -> Result<(), StoreError> {
-    let due = super::facts::range(Index::Expires, Some(store.now().millis()), FINISH_MAX);
-    let mut found = store.read(queue, &[due]).await?.unwrap_or_default();
-    let entries = found.pop().map(Found::entries).unwrap_or_default();
-    finish_due(store, cx, queue, &entries).await
-}
-
-/// The same for entries of `Expires` that are due; those of other tables are left alone.
-pub(crate) async fn finish_due<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    queue: &QueueName,
-    entries: &[Entry],
-) -> Result<(), StoreError> {
-    let due: Vec<_> = entries
-        .iter()
-        .filter_map(|entry| match &entry.member {
-            Member::Record(Table::Move, RecordKey::Number(number)) => Some((*number, entry)),
-            _ => None,
-        })
-        .collect();
     if due.is_empty() {
         return Ok(());
     }
     let records = moves(store, queue, due.iter().map(|(number, _)| *number)).await?;
     let mut over = Vec::new();
-    for ((number, entry), record) in due.into_iter().zip(records) {
+    for ((number, entry), record) in due.iter().zip(records) {
+        let number = *number;
         match &record {
             // Not yet: its entry was written again after it was read.
             Some((record, _)) if record.entry(number) != *entry => continue,

@@ -117,7 +117,7 @@ impl RequestRecord {
         let count = read.u64()?;
         let left = Deaths { after: read.u64()?, up_to: read.u64()? };
         let (looked_at, bytes) = (read.u64()?, read.u64()?);
-        let ids = list(&mut read, Reader::id)?;
+        let ids = list(&mut read, |read| read.id())?;
         let skipped = list(&mut read, |read| Ok((read.id()?, skip_of(read.u8()?)?)))?;
         let moving = list(&mut read, |read| Ok((read.u64()?, read.id()?)))?;
         let (finished, has_more) = (flags & 1 != 0, flags & 2 != 0);

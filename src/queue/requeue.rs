@@ -12,7 +12,7 @@ use super::{
 use crate::{
     domain::{
         ids::QueueName,
-        job::{DeadReason, Sameness, Spec, sameness},
+        job::{DeadReason, Spec},
     },
     store::{
         Requeue, RequeueRefused, Requeued, SkipReason, StoreError,
@@ -47,11 +47,6 @@ pub(crate) async fn requeue<S: Storage>(
         Err(BulkRefused::RequestIdTaken) => Err(RequeueRefused::RequestIdTaken),
         Err(BulkRefused::TooManyQueues { limit }) => Err(RequeueRefused::TooManyQueues { limit }),
     })
-}
-
-/// What tells this job from another under the same id or key.
-pub(super) fn sameness_of(spec: &Spec) -> Sameness {
-    sameness(&spec.job_type, &spec.body)
 }
 
 /// A dead letter that is to go back, as it is before it is known whether it can.
@@ -197,7 +192,7 @@ pub(super) async fn decide<S: Storage>(
         changes.fence(record_fence(Table::History, name, history_record.as_ref()));
         changes.leave_dead(letter, dead.as_ref());
         if let Some(name) = &spec.key {
-            let sameness = job.sameness.unwrap_or_else(|| sameness_of(spec));
+            let sameness = job.sameness.unwrap_or_else(|| spec.sameness());
             let record = KeyRecord { number, free_at: None, sameness, id: spec.id.clone() };
             changes.take_key(name, key.as_ref(), &record);
         }

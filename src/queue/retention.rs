@@ -25,20 +25,13 @@ const REMOVALS_APART: Duration = Duration::from_secs(1);
 /// How often others may overtake a batch before the call gives up.
 const ROUNDS_MAX: usize = 10;
 
-/// What one call did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Retained {
-    pub(crate) removed: usize,
-    /// When the next call has something to do; now or earlier, if this one stopped at its bound.
-    pub(crate) next: Option<Timestamp>,
-}
+/// How many were removed, and when the next call has something to do: now or earlier, if this one stopped at its bound.
+pub(crate) type Removed = (usize, Option<Timestamp>);
 
-impl Retained {
-    fn new(removed: usize, next: Option<Timestamp>, now: Timestamp) -> Self {
-        let later = now.after(REMOVALS_APART);
-        let spread = |next: Timestamp| if next > now { next.max(later) } else { next };
-        Self { removed, next: if removed > 0 { next.map(spread) } else { next } }
-    }
+fn removed(count: usize, next: Option<Timestamp>, now: Timestamp) -> Removed {
+    let later = now.after(REMOVALS_APART);
+    let spread = |next: Timestamp| if next > now { next.max(later) } else { next };
+    (count, if count > 0 { next.map(spread) } else { next })
 }
 
 /// Of those that are kept until then, oldest first: how many are over, and when the first of the others is.
@@ -59,43 +52,43 @@ pub(crate) async fn end_dead_retention<S: Storage>(
     cx: &mut CallContext<'_>,
     queue: &QueueName,
     settings: &QueueSettings,
-) -> Result<Retained, StoreError> {
-    let Some(retention) = settings.dead_letters.retention else { return Ok(Retained::default()) };
+) -> Result<Removed, StoreError> {
+    let Some(retention) = settings.dead_letters.retention else { return Ok((0, None)) };
     for _ in 0..ROUNDS_MAX {
         let now = store.now();
         let all = Deaths { after: 0, up_to: u64::MAX };
         let page = select::page(store, queue, false, all, REMOVALS_MAX + 1).await?;
         let letters = page.unwrap_or_default();
-        let Some(oldest) = letters.first() else { return Ok(Retained::default()) };
+        let Some(oldest) = letters.first() else { return Ok((0, None)) };
         // Mostly nothing is over: then the others need not be read.
         let first = died_at(store, queue, std::slice::from_ref(oldest)).await?;
         let (some, next) = over(first.iter().map(|at| at.after(retention)), now);
         if some == 0 {
-            return Ok(Retained::new(0, next, now));
+            return Ok(removed(0, next, now));
         }
         let died = died_at(store, queue, &letters).await?;
         let (some, next) = over(died.iter().map(|at| at.after(retention)), now);
         let facts = LetterFacts::read(store, queue, &letters[..some]).await?;
         // One that is on its way to another queue is that move's, which is over soon.
         let gone: Vec<_> = facts.iter().filter(|facts| facts.is_there).collect();
-        let removed = gone.len();
-        let next = if removed < some {
+        let count = gone.len();
+        let next = if count < some {
             Some(next.unwrap_or(Timestamp::MAX).min(now.after(REMOVALS_APART)))
         } else {
             next
         };
-        if removed == 0 {
-            return Ok(Retained::new(0, next, now));
+        if count == 0 {
+            return Ok(removed(0, next, now));
         }
         let mut changes = Changes::default();
         purge::remove(store, queue, &gone, &mut changes).await?;
-        changes.add(Total::RetentionExpired, removed as u64);
+        changes.add(Total::RetentionExpired, count as u64);
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(_) => {
                 bulk::make_room(store, cx, queue).await?;
-                return Ok(Retained::new(removed, next, now));
+                return Ok(removed(count, next, now));
             }
-            Applied::NoQueue => return Ok(Retained::default()),
+            Applied::NoQueue => return Ok((0, None)),
             Applied::Changed(_) => {}
         }
     }
@@ -123,9 +116,10 @@ async fn died_at<S: Storage>(
 /// The same of completed jobs, which have been counted already. Their keys are held for as long as the keys' own retention says.
 pub(crate) async fn end_completed_retention<S: Storage>(
     store: &mut S,
+    _cx: &mut CallContext<'_>,
     queue: &QueueName,
     settings: &QueueSettings,
-) -> Result<Retained, StoreError> {
+) -> Result<Removed, StoreError> {
     // Those of a queue that no longer keeps any have been kept for long enough.
     let retention = settings.completed_retention.unwrap_or_default();
     for _ in 0..ROUNDS_MAX {
@@ -136,13 +130,13 @@ pub(crate) async fn end_completed_retention<S: Storage>(
         let until = |entry: &Entry| Timestamp::from_millis(entry.score).after(retention);
         let (some, next) = over(entries.iter().map(until), now);
         if some == 0 {
-            return Ok(Retained::new(0, next, now));
+            return Ok(removed(0, next, now));
         }
         let entries = &entries[..some];
         let changes = remove_completed(store, queue, entries).await?;
         match store.apply(queue, &changes.batch()).await? {
-            Applied::Done(_) => return Ok(Retained::new(some, next, now)),
-            Applied::NoQueue => return Ok(Retained::default()),
+            Applied::Done(_) => return Ok(removed(some, next, now)),
+            Applied::NoQueue => return Ok((0, None)),
             Applied::Changed(_) => {}
         }
     }
@@ -203,9 +197,9 @@ mod tests {
     #[test]
     fn jobs_that_come_one_by_one_go_together() {
         let soon = at(10).after(Duration::from_millis(5));
-        assert_eq!(Retained::new(1, Some(soon), at(10)).next, Some(at(11)));
-        assert_eq!(Retained::new(0, Some(soon), at(10)).next, Some(soon));
-        assert_eq!(Retained::new(500, Some(at(9)), at(10)).next, Some(at(9)), "more is over");
-        assert_eq!(Retained::new(1, Some(at(70)), at(10)).next, Some(at(70)));
+        assert_eq!(removed(1, Some(soon), at(10)).1, Some(at(11)));
+        assert_eq!(removed(0, Some(soon), at(10)).1, Some(soon));
+        assert_eq!(removed(500, Some(at(9)), at(10)).1, Some(at(9)), "more is over");
+        assert_eq!(removed(1, Some(at(70)), at(10)).1, Some(at(70)));
     }
 }

@@ -4,6 +4,7 @@
 
 use super::{
     facts::{failure_reads, last_failure},
+    find::has_id,
     records,
 };
 use crate::{
@@ -132,8 +133,8 @@ pub(crate) async fn by_ids<S: Reads>(
     Ok(letters.collect())
 }
 
-/// The numbers of the jobs that have these ids in this queue: those that their ids hold, and those of callers' own ids.
-pub(crate) async fn numbers_of<S: Reads>(
+/// The numbers of the jobs that have these ids in this queue.
+async fn numbers_of<S: Reads>(
     store: &mut S,
     queue: &QueueName,
     ids: &[JobId],
@@ -147,20 +148,15 @@ pub(crate) async fn numbers_of<S: Reads>(
     let mut next = || found.next().and_then(Found::record);
     let mut numbers = Vec::with_capacity(ids.len());
     for id in ids {
-        let named = next();
-        let held = match id.number() {
-            Some(number) => next().filter(|job| holds_id(job, id)).map(|_| number),
-            None => None,
+        let named = next().map(|it| records::readable(records::read_id(&it))).transpose()?;
+        let own = id.number().and_then(|number| Some((number, next()?)));
+        let own = match own {
+            Some((number, job)) if has_id(&job, id)? => Some(number),
+            _ => None,
         };
-        let named = named.map(|it| records::readable(records::read_id(&it))).transpose()?.flatten();
-        numbers.push(held.or(named.map(|record| record.number)));
+        numbers.push(named.flatten().map(|record| record.number).or(own));
     }
     Ok(numbers)
-}
-
-/// Whether this is the job of that id.
-pub(crate) fn holds_id(job: &[u8], id: &JobId) -> bool {
-    records::read_job_head(job).is_ok_and(|spec| spec.id == *id)
 }
 
 /// Which of these a search finds. Reads no more of them than it asks about.

@@ -94,6 +94,12 @@ pub(crate) enum Total {
 }
 
 impl Changes {
+    /// For so many fences and writes that remove nothing.
+    pub(crate) fn with_capacity(fences: usize, writes: usize) -> Self {
+        let (fences, writes) = (Vec::with_capacity(fences), Vec::with_capacity(writes));
+        Self { fences, writes, ..Self::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.removals.is_empty() && self.writes.is_empty()
     }
@@ -143,11 +149,14 @@ impl Changes {
     }
 
     pub(crate) fn batch(self) -> Batch {
-        let Self { fences, mut removals, writes, totals, publish, .. } = self;
-        removals.extend(writes);
+        let Self { fences, mut removals, mut writes, totals, publish, .. } = self;
+        if !removals.is_empty() {
+            removals.append(&mut writes);
+            writes = removals;
+        }
         let counted = totals.into_iter().enumerate().filter(|(_, count)| *count != 0);
-        removals.extend(counted.map(|(at, count)| Write::Add(Counter::Total(at as u8), count)));
-        Batch { fences, writes: removals, publish }
+        writes.extend(counted.map(|(at, count)| Write::Add(Counter::Total(at as u8), count)));
+        Batch { fences, writes, publish }
     }
 
     // ---- waiting ----
@@ -339,6 +348,14 @@ impl Changes {
         self.put(Table::Key, name, records::key(&record));
         let entry = Entry { score: free_at.millis(), member: Member::Text(key.as_str().into()) };
         self.insert(Index::FinishedKey, entry);
+    }
+
+    /// A new job takes the key of one that is done, whose time was over at `free_at`. `found`: its record. The removal stands
+    /// among the writes: a batch that adds jobs begins with one that a full Redis refuses.
+    pub(crate) fn take_finished_key(&mut self, key: &str, found: &Bytes, free_at: Timestamp) {
+        self.fence(Fence::Is(Table::Key, RecordKey::Text(key.into()), found.clone()));
+        let entry = Entry { score: free_at.millis(), member: Member::Text(key.into()) };
+        self.write(Write::Remove(Index::FinishedKey, entry));
     }
 
     /// The job, which was not done, has its key no longer. `found`: who has it now.
