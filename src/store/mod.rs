@@ -18,6 +18,7 @@ mod operator;
 pub mod redis;
 mod saved_reply;
 mod sizes;
+pub mod sqlite;
 pub mod storage;
 mod view;
 
