@@ -314,10 +314,10 @@ impl Cache {
         }
     }
 
-    pub(super) fn put_lease_record(&mut self, queue: i64, number: u64, record: Bytes) {
-        if let Some(lease) = self.leases.get_mut(&number).filter(|lease| lease.queue == queue) {
-            lease.record = record;
-        }
+    /// Its expiry stays. False: there is none.
+    pub(super) fn put_lease_record(&mut self, queue: i64, number: u64, record: &Bytes) -> bool {
+        let lease = self.leases.get_mut(&number).filter(|lease| lease.queue == queue);
+        lease.map(|lease| lease.record = record.clone()).is_some()
     }
 
     pub(super) fn delete_lease(&mut self, at: usize, number: u64) -> bool {
@@ -369,5 +369,10 @@ pub(super) struct SharedVolatile(Arc<Mutex<HashMap<i64, Volatile>>>);
 impl SharedVolatile {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<i64, Volatile>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is in memory yet of a queue that is not there.
+    pub(super) fn get<T>(&self, queue: i64, get: impl FnOnce(&Volatile) -> Option<T>) -> Option<T> {
+        self.lock().get(&queue).and_then(get)
     }
 }

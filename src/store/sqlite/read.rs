@@ -1,52 +1,81 @@
 //! Reads by SQL alone, on any connection: all of a reader's, and the rare ones of the writer.
 
 use super::{
+    cache::{SharedVolatile, Sums},
     rows::{self, Column},
     schema::{KEYED_TABLES, ROW_TABLES},
 };
 use crate::{
     domain::ids::QueueName,
-    store::storage::{Counter, Entry, Index, Member, Position, RecordKey, Table},
+    store::storage::{
+        Counter, CounterGroup, Entry, Found, Index, Len, Mark, Member, Position, Read, RecordKey,
+        Table,
+    },
 };
 use bytes::Bytes;
-use rusqlite::{CachedStatement, Connection, Params, Result, Row, params_from_iter};
+use rusqlite::{Connection, Params, Result, Row, params_from_iter};
 use std::sync::LazyLock;
 
-/// What is asked of each table, by its place in `Table::ALL`.
-struct TableSql {
-    get: String,
-    scan: String,
-    holders: String,
-}
-
-static TABLES: LazyLock<Vec<Option<TableSql>>> = LazyLock::new(|| {
+/// What is asked of each table, by its place in `Table::ALL`: a record, a page of them, and the queues that have one.
+static TABLES: LazyLock<Vec<Option<[String; 3]>>> = LazyLock::new(|| {
     let sql = |table: Table| {
         let is_table = |(other, _): &&(Table, &str)| *other == table;
-        let lease = [(Table::Lease, "lease")];
-        if let Some((_, name)) = ROW_TABLES.iter().chain(&lease).find(is_table) {
-            return Some(TableSql {
-                get: format!("SELECT record FROM {name} WHERE queue = ?1 AND number = ?2"),
-                scan: format!(
-                    "SELECT number, record FROM {name} WHERE queue = ?1 AND number > ?2 ORDER BY number LIMIT ?3"
-                ),
-                holders: format!(
-                    "SELECT name FROM {name} JOIN queue USING (queue) WHERE number = ?1"
-                ),
-            });
-        }
-        let (_, name) = KEYED_TABLES.iter().find(is_table)?;
-        Some(TableSql {
-            get: format!("SELECT record FROM {name} WHERE queue = ?1 AND key = ?2"),
-            scan: format!(
-                "SELECT key, record FROM {name} WHERE queue = ?1 AND key > ?2 ORDER BY key LIMIT ?3"
+        let row_tables = ROW_TABLES.iter().chain(&[(Table::Lease, "lease")]);
+        let (key, (_, table)) = match row_tables.clone().find(is_table) {
+            Some(found) => ("number", found),
+            None => ("key", KEYED_TABLES.iter().find(is_table)?),
+        };
+        Some([
+            format!("SELECT record FROM {table} WHERE queue = ?1 AND {key} = ?2"),
+            format!(
+                "SELECT {key}, record FROM {table} WHERE queue = ?1 AND {key} > ?2 ORDER BY {key} LIMIT ?3"
             ),
-            holders: format!(
-                "SELECT name FROM queue CROSS JOIN {name} USING (queue) WHERE key = ?1 ORDER BY name"
+            format!(
+                "SELECT name FROM queue CROSS JOIN {table} USING (queue) WHERE {key} = ?1 ORDER BY name"
             ),
-        })
+        ])
     };
     Table::ALL.into_iter().map(sql).collect()
 });
+
+/// How the entries of an index stand in a table: its name, and the columns of its order.
+struct Shape {
+    columns: usize,
+    forward: String,
+    reverse: String,
+}
+
+impl Shape {
+    fn new(table: &str, columns: &[&str]) -> Self {
+        let list = columns.join(", ");
+        let marks = vec!["?"; columns.len()].join(", ");
+        let sql = |order: String| {
+            format!(
+                "SELECT {list} FROM {table} WHERE ({list}) > ({marks}) AND ({list}) < ({marks}) \
+                 ORDER BY {order} LIMIT ?"
+            )
+        };
+        let reverse = format!("{} DESC", columns.join(" DESC, "));
+        Self { columns: columns.len(), forward: sql(list.clone()), reverse: sql(reverse) }
+    }
+
+    fn of(index: Index) -> &'static Self {
+        static SHAPES: LazyLock<[Shape; 4]> = LazyLock::new(|| {
+            [
+                Shape::new("ready", &["slot", "place", "member"]),
+                Shape::new("waiting", &["slot", "at", "line", "member"]),
+                Shape::new("lease", &["queue", "expiry", "number"]),
+                Shape::new("entry", &["slot", "score", "member"]),
+            ]
+        });
+        match index {
+            Index::Ready => &SHAPES[0],
+            Index::Scheduled | Index::Retrying => &SHAPES[1],
+            Index::Leased => &SHAPES[2],
+            _ => &SHAPES[3],
+        }
+    }
+}
 
 /// One queue.
 #[derive(Clone, Copy)]
@@ -56,62 +85,108 @@ pub(super) struct QueueReader<'a> {
 }
 
 impl QueueReader<'_> {
-    pub(super) fn record(&self, table: Table, key: &RecordKey) -> Result<Option<Bytes>> {
-        let Some(sql) = &TABLES[table as usize] else { return Ok(None) };
-        let mut statement = self.connection.prepare_cached(&sql.get)?;
-        let mut found = statement.query((self.queue, rows::key_column(key)))?;
-        found.next()?.map(|row| rows::record(row, 0)).transpose()
+    pub(super) fn read(
+        &self,
+        sums: &Sums,
+        volatile: &SharedVolatile,
+        read: &Read,
+    ) -> Result<Found> {
+        let outcomes = || volatile.get(self.queue, |queue| queue.outcomes.clone());
+        Ok(match read {
+            Read::Record(Table::Outcomes, _) => Found::Record(outcomes()),
+            Read::Record(table, key) => Found::Record(self.record(*table, key)?),
+            Read::Score(index, member) => Found::Score(self.score(*index, member)?),
+            Read::Range { index, after, up_to, limit, reverse } => {
+                Found::Entries(self.range(*index, after.as_ref(), *up_to, *limit, *reverse)?)
+            }
+            Read::Ahead(position, most) => Found::Number(self.ahead(position, *most)?),
+            Read::Len(Len::Table(Table::Outcomes)) => Found::Number(outcomes().is_some().into()),
+            Read::Len(of) => Found::Number(sums.len(*of)),
+            Read::Counters(CounterGroup::Totals) => Found::Counters(sums.totals()),
+            Read::Counters(CounterGroup::ErrorTypes) => Found::Counters(self.error_types()?),
+            Read::Counters(CounterGroup::Succeeded(epoch)) => {
+                let count = volatile.get(self.queue, |queue| queue.succeeded.get(epoch).copied());
+                let counter = count.map(|count| (Counter::Succeeded(*epoch), count));
+                Found::Counters(counter.into_iter().collect())
+            }
+            Read::Mark(Mark::LastSuccess(epoch)) => {
+                let mark = volatile.get(self.queue, |queue| queue.last_success.get(epoch).copied());
+                Found::Score(mark.map(|at| at.millis()))
+            }
+            Read::Scan(Table::Outcomes, after, limit) => {
+                let record = outcomes().filter(|_| after.is_none() && *limit > 0);
+                Found::Scanned(record.map(|record| (RecordKey::Only, record)).into_iter().collect())
+            }
+            Read::Scan(table, after, limit) => {
+                Found::Scanned(self.scan(*table, after.as_ref(), *limit)?)
+            }
+        })
     }
 
-    pub(super) fn scan(
+    fn record(&self, table: Table, key: &RecordKey) -> Result<Option<Bytes>> {
+        let Some([get, ..]) = &TABLES[table as usize] else { return Ok(None) };
+        let columns = (self.queue, rows::key_column(key));
+        Ok(collect(self.connection, get, columns, |row| rows::record(row, 0).map(Some))?.pop())
+    }
+
+    fn scan(
         &self,
         table: Table,
         after: Option<&RecordKey>,
         limit: usize,
     ) -> Result<Vec<(RecordKey, Bytes)>> {
-        let Some(sql) = &TABLES[table as usize] else { return Ok(Vec::new()) };
+        let Some([_, scan, _]) = &TABLES[table as usize] else { return Ok(Vec::new()) };
         // Before every number and every text.
         let after = after.map_or(Column::Int(-1), rows::key_column);
-        let statement = self.connection.prepare_cached(&sql.scan)?;
-        collect(statement, (self.queue, after, rows::limit(limit)), |row| {
+        collect(self.connection, scan, (self.queue, after, rows::limit(limit)), |row| {
             let Some(key) = rows::read_key(table, row.get_ref(0)?) else { return Ok(None) };
             Ok(Some((key, rows::record(row, 1)?)))
         })
     }
 
+    /// Of an entry, as the columns of its index.
+    fn columns<'e>(&self, index: Index, score: u64, member: &'e Member) -> Vec<Column<'e>> {
+        let score = i64::try_from(score).unwrap_or(i64::MAX);
+        match (index, member) {
+            (Index::Ready, Member::Position(position)) => {
+                rows::ready_row(self.queue, position).map(Column::Int).into()
+            }
+            (Index::Scheduled | Index::Retrying, Member::Position(position)) => {
+                let [_, line, member] = rows::waiting_row(position);
+                let slot = rows::slot(self.queue, index);
+                [slot, score, line, member].map(Column::Int).into()
+            }
+            (index, member) => vec![
+                Column::Int(rows::slot(self.queue, index)),
+                Column::Int(score),
+                rows::member_column(index, member),
+            ],
+        }
+    }
+
     pub(super) fn score(&self, index: Index, member: &Member) -> Result<Option<u64>> {
         let queue = self.queue;
-        let (sql, columns): (_, Vec<Column<'_>>) = match (index, member) {
-            (Index::Ready, Member::Position(position)) => (
+        let ready_at = rows::position(member).map_or(0, |position| position.ready_at.millis());
+        let (sql, columns) = match index {
+            Index::Ready => (
                 "SELECT 0 FROM ready WHERE slot = ?1 AND place = ?2 AND member = ?3",
-                rows::ready_row(queue, position).map(Column::Int).into(),
+                self.columns(index, 0, member),
             ),
-            (Index::Scheduled | Index::Retrying, Member::Position(position)) => {
-                let slot = rows::waiting_slot(queue, index).unwrap_or(-1);
-                let row = rows::waiting_row(position.ready_at.millis(), position);
-                (
-                    "SELECT at FROM waiting WHERE slot = ?1 AND at = ?2 AND line = ?3 AND member = ?4",
-                    std::iter::once(slot).chain(row).map(Column::Int).collect(),
-                )
-            }
-            (Index::Leased, Member::Number(number)) => (
+            Index::Scheduled | Index::Retrying => (
+                "SELECT at FROM waiting WHERE slot = ?1 AND at = ?2 AND line = ?3 AND member = ?4",
+                self.columns(index, ready_at, member),
+            ),
+            Index::Leased => (
                 "SELECT expiry FROM lease WHERE queue = ?1 AND number = ?2",
-                vec![Column::Int(queue), Column::Int(number.cast_signed())],
+                vec![Column::Int(queue), rows::member_column(index, member)],
             ),
-            (Index::Ready | Index::Scheduled | Index::Retrying | Index::Leased, _) => {
-                return Ok(None);
-            }
             _ => (
                 "SELECT score FROM entry WHERE slot = ?1 AND member = ?2",
-                vec![
-                    Column::Int(rows::entry_slot(queue, index)),
-                    rows::member_column(index, member),
-                ],
+                vec![Column::Int(rows::slot(queue, index)), rows::member_column(index, member)],
             ),
         };
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let mut found = statement.query(params_from_iter(columns))?;
-        found.next()?.map(|row| row.get::<_, i64>(0).map(i64::cast_unsigned)).transpose()
+        let score = |row: &Row<'_>| row.get::<_, i64>(0).map(|score| Some(score.cast_unsigned()));
+        Ok(collect(self.connection, sql, params_from_iter(columns), score)?.pop())
     }
 
     pub(super) fn range(
@@ -122,131 +197,88 @@ impl QueueReader<'_> {
         limit: usize,
         reverse: bool,
     ) -> Result<Vec<Entry>> {
-        let up_to = up_to.map_or(i64::MAX, |score| i64::try_from(score).unwrap_or(i64::MAX));
-        let limit = rows::limit(limit);
-        let edge = if reverse { i64::MAX } else { -1 };
-        let position = after.and_then(rows::position_of);
-        match index {
-            Index::Ready => {
-                let (low, high) = (self.queue << 16, self.queue << 16 | 0xffff);
-                let [slot, place, member] = match position {
-                    Some(position) => rows::ready_row(self.queue, position),
-                    None if reverse => [high, edge, edge],
-                    None => [low, edge, edge],
-                };
-                let sql = if reverse {
-                    "SELECT slot, place, member FROM ready WHERE slot >= ?1 AND (slot, place, member) < (?2, ?3, ?4) \
-                     ORDER BY slot DESC, place DESC, member DESC LIMIT ?5"
-                } else {
-                    "SELECT slot, place, member FROM ready WHERE slot <= ?1 AND (slot, place, member) > (?2, ?3, ?4) \
-                     ORDER BY slot, place, member LIMIT ?5"
-                };
-                let bound = if reverse { low } else { high };
-                collect(
-                    self.connection.prepare_cached(sql)?,
-                    [bound, slot, place, member, limit],
-                    |row| {
-                        let position = rows::read_ready(row.get(0)?, row.get(1)?, row.get(2)?);
-                        Ok(Some(Entry::ready(position)))
-                    },
-                )
-            }
-            Index::Scheduled | Index::Retrying => {
-                let slot = rows::waiting_slot(self.queue, index).unwrap_or(-1);
-                let row = after.zip(position).map(|(after, at)| rows::waiting_row(after.score, at));
-                let [at, line, member] = row.unwrap_or([edge; 3]);
-                let sql = if reverse {
-                    "SELECT at, line, member FROM waiting WHERE slot = ?1 AND (at, line, member) < (?2, ?3, ?4) \
-                     AND at <= ?5 ORDER BY at DESC, line DESC, member DESC LIMIT ?6"
-                } else {
-                    "SELECT at, line, member FROM waiting WHERE slot = ?1 AND (at, line, member) > (?2, ?3, ?4) \
-                     AND at <= ?5 ORDER BY at, line, member LIMIT ?6"
-                };
-                let columns = [slot, at, line, member, up_to, limit];
-                collect(self.connection.prepare_cached(sql)?, columns, |row| {
-                    let position = rows::read_waiting(row.get(0)?, row.get(1)?, row.get(2)?);
-                    Ok(Some(Entry::waiting(position)))
-                })
-            }
-            Index::Leased => {
-                let (score, member) = match after {
-                    Some(after) => {
-                        (after.score.cast_signed(), rows::member_column(index, &after.member))
-                    }
-                    None => (edge, Column::Int(edge)),
-                };
-                let sql = if reverse {
-                    "SELECT expiry, number FROM lease WHERE queue = ?1 AND (expiry, number) < (?2, ?3) AND expiry <= ?4 \
-                     ORDER BY expiry DESC, number DESC LIMIT ?5"
-                } else {
-                    "SELECT expiry, number FROM lease WHERE queue = ?1 AND (expiry, number) > (?2, ?3) AND expiry <= ?4 \
-                     ORDER BY expiry, number LIMIT ?5"
-                };
-                let columns = (self.queue, score, member, up_to, limit);
-                collect(self.connection.prepare_cached(sql)?, columns, |row| read_entry(index, row))
-            }
-            _ => {
-                let (score, member) = match after {
-                    Some(after) => {
-                        (after.score.cast_signed(), rows::member_column(index, &after.member))
-                    }
-                    // Behind every member.
-                    None => (edge, Column::Bytes(vec![0xff; 16])),
-                };
-                let sql = if reverse {
-                    "SELECT score, member FROM entry WHERE slot = ?1 AND (score, member) < (?2, ?3) AND score <= ?4 \
-                     ORDER BY score DESC, member DESC LIMIT ?5"
-                } else {
-                    "SELECT score, member FROM entry WHERE slot = ?1 AND (score, member) > (?2, ?3) AND score <= ?4 \
-                     ORDER BY score, member LIMIT ?5"
-                };
-                let columns = (rows::entry_slot(self.queue, index), score, member, up_to, limit);
-                collect(self.connection.prepare_cached(sql)?, columns, |row| read_entry(index, row))
-            }
+        let shape = Shape::of(index);
+        let (first_slot, last_slot) = match index {
+            Index::Ready => (self.queue << 16, self.queue << 16 | 0xffff),
+            _ => (rows::slot(self.queue, index), rows::slot(self.queue, index)),
+        };
+        let mut lower = vec![Column::Int(-1); shape.columns];
+        lower[0] = Column::Int(first_slot);
+        // Behind every number, every text and the bytes of every member.
+        let mut upper = vec![Column::Bytes(vec![0xff; 16]); shape.columns];
+        upper[0] = Column::Int(last_slot);
+        if let (true, Some(score)) = (index != Index::Ready, up_to) {
+            upper[1] = Column::Int(i64::try_from(score).unwrap_or(i64::MAX));
         }
+        match after {
+            Some(after) if !reverse => lower = self.columns(index, after.score, &after.member),
+            Some(after) if up_to.is_none_or(|score| after.score <= score) => {
+                upper = self.columns(index, after.score, &after.member);
+            }
+            _ => {}
+        }
+        let sql = if reverse { &shape.reverse } else { &shape.forward };
+        let limit = Column::Int(rows::limit(limit));
+        let columns = params_from_iter(lower.into_iter().chain(upper).chain([limit]));
+        collect(self.connection, sql, columns, |row| {
+            Ok(match index {
+                Index::Ready => {
+                    Some(Entry::ready(rows::read_ready(row.get(0)?, row.get(1)?, row.get(2)?)))
+                }
+                Index::Scheduled | Index::Retrying => {
+                    Some(Entry::waiting(rows::read_waiting(row.get(1)?, row.get(2)?, row.get(3)?)))
+                }
+                _ => {
+                    let score = row.get::<_, i64>(1)?.cast_unsigned();
+                    let member = rows::read_member(index, row.get_ref(2)?);
+                    member.map(|member| Entry { score, member })
+                }
+            })
+        })
     }
 
-    pub(super) fn ahead(&self, position: &Position, most: usize) -> Result<u64> {
+    fn ahead(&self, position: &Position, most: usize) -> Result<u64> {
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM ready \
+                   WHERE slot >= ?1 AND (slot, place, member) < (?2, ?3, ?4) LIMIT ?5)";
         let [slot, place, member] = rows::ready_row(self.queue, position);
-        let sql = "SELECT count(*) FROM (SELECT 1 FROM ready WHERE slot >= ?1 AND (slot, place, member) < (?2, ?3, ?4) \
-             LIMIT ?5)";
         let columns = [self.queue << 16, slot, place, member, rows::limit(most)];
-        let count: i64 =
-            self.connection.prepare_cached(sql)?.query_row(columns, |row| row.get(0))?;
-        Ok(count.cast_unsigned())
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.query_row(columns, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
     }
 
-    pub(super) fn error_types(&self) -> Result<Vec<(Counter, i64)>> {
+    fn error_types(&self) -> Result<Vec<(Counter, i64)>> {
         let sql = "SELECT name, count FROM error_type WHERE queue = ?1 ORDER BY name";
-        collect(self.connection.prepare_cached(sql)?, [self.queue], |row| {
+        collect(self.connection, sql, [self.queue], |row| {
             Ok(Some((Counter::ErrorType(row.get_ref(0)?.as_str()?.into()), row.get(1)?)))
         })
     }
 }
 
-fn read_entry(index: Index, row: &Row<'_>) -> Result<Option<Entry>> {
-    let score = row.get::<_, i64>(0)?.cast_unsigned();
-    Ok(rows::read_member(index, row.get_ref(1)?).map(|member| Entry { score, member }))
-}
-
 /// By name.
 pub(super) fn holders(
     connection: &Connection,
+    volatile: &SharedVolatile,
     table: Table,
     key: &RecordKey,
 ) -> Result<Vec<QueueName>> {
-    let Some(sql) = &TABLES[table as usize] else { return Ok(Vec::new()) };
-    let statement = connection.prepare_cached(&sql.holders)?;
-    collect(statement, [rows::key_column(key)], |row| {
-        Ok(QueueName::parse(row.get_ref(0)?.as_str()?))
+    let name = |row: &Row<'_>| Ok(QueueName::parse(row.get_ref(0)?.as_str()?));
+    if let Some([.., holders]) = &TABLES[table as usize] {
+        return collect(connection, holders, [rows::key_column(key)], name);
+    }
+    let sql = "SELECT name, queue FROM queue WHERE queue > 0 ORDER BY name";
+    collect(connection, sql, [], |row| {
+        let outcomes = volatile.get(row.get(1)?, |queue| queue.outcomes.clone());
+        Ok(name(row)?.filter(|_| outcomes.is_some()))
     })
 }
 
 pub(super) fn collect<T>(
-    mut statement: CachedStatement<'_>,
+    connection: &Connection,
+    sql: &str,
     columns: impl Params,
     read: impl Fn(&Row<'_>) -> Result<Option<T>>,
 ) -> Result<Vec<T>> {
+    let mut statement = connection.prepare_cached(sql)?;
     let mut found = statement.query(columns)?;
     let mut out = Vec::new();
     while let Some(row) = found.next()? {

@@ -3,7 +3,7 @@
 use super::schema::{KEYED_TABLES, ROW_TABLES};
 use crate::{
     domain::time::Timestamp,
-    store::storage::{Entry, Index, Member, Position, RecordKey, Table},
+    store::storage::{Index, Member, Position, RecordKey, Table},
 };
 use bytes::Bytes;
 use rusqlite::{
@@ -82,9 +82,15 @@ pub(super) fn read_key(table: Table, column: ValueRef<'_>) -> Option<RecordKey> 
     }
 }
 
-/// Of the table `entry`.
-pub(super) fn entry_slot(queue: i64, index: Index) -> i64 {
-    queue << 4 | index as i64
+/// Where the entries of an index begin in its table.
+pub(super) fn slot(queue: i64, index: Index) -> i64 {
+    match index {
+        Index::Ready => queue << 16,
+        Index::Scheduled => queue << 1,
+        Index::Retrying => queue << 1 | 1,
+        Index::Leased => queue,
+        other => queue << 4 | other as i64,
+    }
 }
 
 pub(super) fn member_column(index: Index, member: &Member) -> Column<'_> {
@@ -125,19 +131,10 @@ pub(super) fn read_ready(slot: i64, place: i64, member: i64) -> Position {
     }
 }
 
-/// Of the table `waiting`. None: the index is another one.
-pub(super) fn waiting_slot(queue: i64, index: Index) -> Option<i64> {
-    match index {
-        Index::Scheduled => Some(queue << 1),
-        Index::Retrying => Some(queue << 1 | 1),
-        _ => None,
-    }
-}
-
-/// The rest of a row of `waiting`: at, line, member.
-pub(super) fn waiting_row(score: u64, position: &Position) -> [i64; 3] {
+/// A row of `waiting` behind its slot: at, line, member.
+pub(super) fn waiting_row(position: &Position) -> [i64; 3] {
     let line = i64::from(position.group) << 8 | i64::from(position.rank);
-    [score.cast_signed(), line, member_of(position)]
+    [position.ready_at.millis().cast_signed(), line, member_of(position)]
 }
 
 pub(super) fn read_waiting(at: i64, line: i64, member: i64) -> Position {
@@ -151,8 +148,8 @@ pub(super) fn read_waiting(at: i64, line: i64, member: i64) -> Position {
     }
 }
 
-pub(super) fn position_of(entry: &Entry) -> Option<&Position> {
-    match &entry.member {
+pub(super) fn position(member: &Member) -> Option<&Position> {
+    match member {
         Member::Position(position) => Some(position),
         _ => None,
     }

@@ -161,7 +161,6 @@ statements! {
     due: "SELECT at, line, member FROM waiting WHERE slot = ?1 AND at <= ?2 ORDER BY at, line, member LIMIT ?3";
     first_due: "SELECT at FROM waiting WHERE slot = ?1 ORDER BY at LIMIT 1";
 
-    score: "SELECT score FROM entry WHERE slot = ?1 AND member = ?2";
     update_entry: "UPDATE entry SET score = ?3 WHERE slot = ?1 AND member = ?2";
     delete_entry: "DELETE FROM entry WHERE slot = ?1 AND member = ?2";
 

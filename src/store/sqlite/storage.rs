@@ -15,17 +15,19 @@ use crate::{
     store::{
         StoreError,
         storage::{
-            Applied, Batch, Counter, CounterGroup, Entry, Found, Index, Len, Mark, Member, Read,
-            Reads, RecordKey, Storage, Table, Take, Taken,
+            Applied, Batch, Entry, Found, Index, Member, Read, Reads, RecordKey, Storage, Table,
+            Take, Taken,
         },
     },
 };
 use bytes::Bytes;
 use rusqlite::{Connection, Result, Statement};
 use std::{
-    future::{Future, ready},
+    future::{Ready, ready},
     ops::{Bound, Range},
 };
+
+pub(super) type Answer<T> = Ready<std::result::Result<T, StoreError>>;
 
 /// What a transaction has written so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,26 +122,20 @@ impl<'c> SqliteStorage<'c> {
         self.failure.take()
     }
 
-    fn checked<T>(&mut self, result: Result<T>) -> std::result::Result<T, StoreError> {
-        result.map_err(|error| {
-            let failure = Failure::from(error);
-            let error = failure.error();
-            self.failure.get_or_insert(failure);
-            error
-        })
+    /// A failure of the database is remembered: the transaction is lost with it, whatever the caller does.
+    fn answer<T>(&mut self, result: Result<T>) -> Answer<T> {
+        ready(result.map_err(|error| {
+            let failure = self.failure.get_or_insert_with(|| error.into());
+            failure.error()
+        }))
     }
 
-    /// The first due time of a queue's waiting jobs and leases.
-    pub fn next_event(
-        &mut self,
-        queue: &QueueName,
-    ) -> std::result::Result<Option<Timestamp>, StoreError> {
-        let Some(at) = self.queue(queue) else { return Ok(None) };
-        let due = self.next_due(at);
-        let due = self.checked(due)?;
-        let expiry =
-            self.cache.queues[at].leased.first().map(|(expiry, _)| Timestamp::from_millis(*expiry));
-        Ok(due.into_iter().chain(expiry).min())
+    /// When the first waiting job of a queue is due, or its first lease ends.
+    pub fn next_event(&mut self, queue: &QueueName) -> Option<Timestamp> {
+        let at = self.queue(queue)?;
+        let due = self.next_due(at).ok().flatten();
+        let expiry = self.cache.queues[at].leased.first().map(|(expiry, _)| *expiry);
+        due.into_iter().chain(expiry.map(Timestamp::from_millis)).min()
     }
 
     pub(super) fn queue(&self, name: &QueueName) -> Option<usize> {
@@ -163,12 +159,9 @@ impl<'c> SqliteStorage<'c> {
         table: Table,
         key: &RecordKey,
     ) -> Result<Option<Bytes>> {
-        let id = self.cache.queues[at].id;
         if let (Table::Lease, RecordKey::Number(number)) = (table, key) {
-            return Ok(self.cache.lease(id, *number).map(|lease| lease.record.clone()));
-        }
-        if table == Table::Outcomes {
-            return Ok(self.volatile.lock().get(&id).and_then(|queue| queue.outcomes.clone()));
+            let lease = self.cache.lease(self.cache.queues[at].id, *number);
+            return Ok(lease.map(|lease| lease.record.clone()));
         }
         self.look(at, table, key, |record| record.map(Bytes::copy_from_slice))
     }
@@ -182,50 +175,37 @@ impl<'c> SqliteStorage<'c> {
         look: impl FnOnce(Option<&[u8]>) -> T,
     ) -> Result<T> {
         let queue = &self.cache.queues[at];
-        if let Some(rows) = rows::row_table(table) {
-            let columns = (rows::row_of(key), queue.id);
-            return look_at(&mut self.sql.rows[rows].get, columns, look);
+        if let Some(table) = rows::row_table(table) {
+            return look_at(&mut self.sql.rows[table].get, (rows::row_of(key), queue.id), look);
         }
-        Ok(match (table, key) {
+        match (table, key) {
             (Table::Lease, RecordKey::Number(number)) => {
-                look(self.cache.lease(queue.id, *number).map(|lease| &lease.record[..]))
+                Ok(look(self.cache.lease(queue.id, *number).map(|lease| &lease.record[..])))
             }
             (Table::Outcomes, _) => {
-                let volatile = self.volatile.lock();
-                look(volatile.get(&queue.id).and_then(|queue| queue.outcomes.as_deref()))
+                let record = self.volatile.get(queue.id, |queue| queue.outcomes.clone());
+                Ok(look(record.as_deref()))
             }
             (table, key) if rows::is_cached(table) => {
-                look(queue.records.get(&(table, key.clone())).map(|record| &record[..]))
+                Ok(look(queue.records.get(&(table, key.clone())).map(|record| &record[..])))
             }
             (table, key) => match rows::keyed_table(table) {
                 Some(keyed) => {
                     let columns = (queue.id, rows::key_column(key));
-                    look_at(&mut self.sql.keyed[keyed].get, columns, look)?
+                    look_at(&mut self.sql.keyed[keyed].get, columns, look)
                 }
-                None => look(None),
+                None => Ok(look(None)),
             },
-        })
+        }
     }
 
-    pub(super) fn score(
-        &mut self,
-        at: usize,
-        index: Index,
-        member: &Member,
-    ) -> Result<Option<u64>> {
-        let id = self.cache.queues[at].id;
+    pub(super) fn score(&self, at: usize, index: Index, member: &Member) -> Result<Option<u64>> {
         match (index, member) {
             (Index::Leased, Member::Number(number)) => {
-                Ok(self.cache.lease(id, *number).map(|lease| lease.expiry))
+                let lease = self.cache.lease(self.cache.queues[at].id, *number);
+                Ok(lease.map(|lease| lease.expiry))
             }
-            (Index::Ready | Index::Scheduled | Index::Retrying | Index::Leased, member) => {
-                self.reader(at).score(index, member)
-            }
-            (index, member) => {
-                let columns = (rows::entry_slot(id, index), rows::member_column(index, member));
-                let mut found = self.sql.score.query(columns)?;
-                found.next()?.map(|row| row.get::<_, i64>(0).map(i64::cast_unsigned)).transpose()
-            }
+            _ => self.reader(at).score(index, member),
         }
     }
 
@@ -239,56 +219,26 @@ impl<'c> SqliteStorage<'c> {
     ) -> Vec<Entry> {
         let after = after.and_then(|after| after.member.job().map(|number| (after.score, number)));
         let beyond = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let last = up_to.map_or(Bound::Unbounded, |score| Bound::Included((score, u64::MAX)));
+        let fits = |(expiry, _): &&(u64, u64)| up_to.is_none_or(|score| *expiry <= score);
         let entry = |(expiry, number): &(u64, u64)| Entry::number(*expiry, *number);
         let leased = &self.cache.queues[at].leased;
         if reverse {
-            let fits = |(expiry, _): &&(u64, u64)| up_to.is_none_or(|score| *expiry <= score);
             let found = leased.range((Bound::Unbounded, beyond)).rev();
-            return found.skip_while(|found| !fits(found)).take(limit).map(entry).collect();
+            found.skip_while(|lease| !fits(lease)).take(limit).map(entry).collect()
+        } else {
+            let found = leased.range((beyond, Bound::Unbounded));
+            found.take_while(fits).take(limit).map(entry).collect()
         }
-        let fits = |found: &&(u64, u64)| match last {
-            Bound::Included(last) => **found <= last,
-            _ => true,
-        };
-        leased.range((beyond, Bound::Unbounded)).take_while(fits).take(limit).map(entry).collect()
     }
 
     fn read_one(&mut self, at: usize, read: &Read) -> Result<Found> {
-        let id = self.cache.queues[at].id;
         Ok(match read {
             Read::Record(table, key) => Found::Record(self.record(at, *table, key)?),
             Read::Score(index, member) => Found::Score(self.score(at, *index, member)?),
             Read::Range { index: Index::Leased, after, up_to, limit, reverse } => {
                 Found::Entries(self.leased(at, after.as_ref(), *up_to, *limit, *reverse))
             }
-            Read::Range { index, after, up_to, limit, reverse } => {
-                let reader = self.reader(at);
-                Found::Entries(reader.range(*index, after.as_ref(), *up_to, *limit, *reverse)?)
-            }
-            Read::Ahead(position, most) => Found::Number(self.reader(at).ahead(position, *most)?),
-            Read::Len(Len::Table(Table::Outcomes)) => {
-                Found::Number(self.record(at, Table::Outcomes, &RecordKey::Only)?.is_some().into())
-            }
-            Read::Len(of) => Found::Number(self.cache.queues[at].sums.len(*of)),
-            Read::Counters(CounterGroup::Totals) => {
-                Found::Counters(self.cache.queues[at].sums.totals())
-            }
-            Read::Counters(CounterGroup::ErrorTypes) => {
-                Found::Counters(self.reader(at).error_types()?)
-            }
-            Read::Counters(CounterGroup::Succeeded(epoch)) => {
-                Found::Counters(self.volatile.succeeded(id, *epoch))
-            }
-            Read::Mark(Mark::LastSuccess(epoch)) => {
-                Found::Score(self.volatile.last_success(id, *epoch))
-            }
-            Read::Scan(Table::Outcomes, after, limit) => {
-                Found::Scanned(self.volatile.scan_outcomes(id, after.as_ref(), *limit))
-            }
-            Read::Scan(table, after, limit) => {
-                Found::Scanned(self.reader(at).scan(*table, after.as_ref(), *limit)?)
-            }
+            read => self.reader(at).read(&self.cache.queues[at].sums, &self.volatile, read)?,
         })
     }
 
@@ -382,18 +332,6 @@ impl<'c> SqliteStorage<'c> {
         self.cache.forget(at);
         Ok(true)
     }
-
-    fn holders_now(&mut self, table: Table, key: &RecordKey) -> Result<Vec<QueueName>> {
-        if table != Table::Outcomes {
-            return read::holders(self.connection, table, key);
-        }
-        let volatile = self.volatile.lock();
-        let has = |at: &usize| {
-            volatile.get(&self.cache.queues[*at].id).is_some_and(|queue| queue.outcomes.is_some())
-        };
-        let holders = self.cache.by_name.iter().filter(|(_, at)| has(at));
-        Ok(holders.map(|(name, _)| name.clone()).collect())
-    }
 }
 
 fn look_at<T>(
@@ -408,107 +346,53 @@ fn look_at<T>(
     })
 }
 
-impl SharedVolatile {
-    pub(super) fn succeeded(&self, queue: i64, epoch: u32) -> Vec<(Counter, i64)> {
-        let volatile = self.lock();
-        let count = volatile.get(&queue).and_then(|queue| queue.succeeded.get(&epoch));
-        count.map(|count| (Counter::Succeeded(epoch), *count)).into_iter().collect()
-    }
-
-    pub(super) fn last_success(&self, queue: i64, epoch: u32) -> Option<u64> {
-        let volatile = self.lock();
-        let at = volatile.get(&queue).and_then(|queue| queue.last_success.get(&epoch));
-        at.map(|at| at.millis())
-    }
-
-    pub(super) fn scan_outcomes(
-        &self,
-        queue: i64,
-        after: Option<&RecordKey>,
-        limit: usize,
-    ) -> Vec<(RecordKey, Bytes)> {
-        let record = self.lock().get(&queue).and_then(|queue| queue.outcomes.clone());
-        let record = record.filter(|_| after.is_none() && limit > 0);
-        record.map(|record| (RecordKey::Only, record)).into_iter().collect()
-    }
-}
-
 /// The futures are always ready: the work is done when they are made.
+#[expect(refining_impl_trait, reason = "callers that know the engine need not wait")]
 impl Reads for SqliteStorage<'_> {
     fn now(&self) -> Timestamp {
         self.now
     }
 
-    fn read(
-        &mut self,
-        queue: &QueueName,
-        reads: &[Read],
-    ) -> impl Future<Output = std::result::Result<Option<Vec<Found>>, StoreError>> + Send {
+    fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Answer<Option<Vec<Found>>> {
         let found = self.read_now(queue, reads);
-        ready(self.checked(found))
+        self.answer(found)
     }
 
-    fn queues(
-        &mut self,
-        after: Option<&QueueName>,
-        limit: usize,
-    ) -> impl Future<Output = std::result::Result<Vec<QueueName>, StoreError>> + Send {
-        let after = after.cloned().map_or(Bound::Unbounded, Bound::Excluded);
-        let names = self.cache.by_name.range((after, Bound::Unbounded)).take(limit);
+    fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Answer<Vec<QueueName>> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.cache.by_name.range::<QueueName, _>((after, Bound::Unbounded)).take(limit);
         ready(Ok(names.map(|(name, _)| name.clone()).collect()))
     }
 
-    fn holders(
-        &mut self,
-        table: Table,
-        key: &RecordKey,
-    ) -> impl Future<Output = std::result::Result<Vec<QueueName>, StoreError>> + Send {
-        let holders = self.holders_now(table, key);
-        ready(self.checked(holders))
+    fn holders(&mut self, table: Table, key: &RecordKey) -> Answer<Vec<QueueName>> {
+        let holders = read::holders(self.connection, &self.volatile, table, key);
+        self.answer(holders)
     }
 }
 
+#[expect(refining_impl_trait, reason = "callers that know the engine need not wait")]
 impl Storage for SqliteStorage<'_> {
-    fn apply(
-        &mut self,
-        queue: &QueueName,
-        batch: &Batch,
-    ) -> impl Future<Output = std::result::Result<Applied, StoreError>> + Send {
+    fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Answer<Applied> {
         let applied = self.apply_now(queue, batch);
-        ready(self.checked(applied))
+        self.answer(applied)
     }
 
-    fn take(
-        &mut self,
-        queue: &QueueName,
-        take: &Take<'_>,
-    ) -> impl Future<Output = std::result::Result<Option<Taken>, StoreError>> + Send {
+    fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Answer<Option<Taken>> {
         let taken = self.take_now(queue, take);
-        ready(self.checked(taken))
+        self.answer(taken)
     }
 
-    fn register(
-        &mut self,
-        queue: &QueueName,
-        max: usize,
-    ) -> impl Future<Output = std::result::Result<bool, StoreError>> + Send {
+    fn register(&mut self, queue: &QueueName, max: usize) -> Answer<bool> {
         let registered = self.register_now(queue, max);
-        ready(self.checked(registered))
+        self.answer(registered)
     }
 
-    fn forget(
-        &mut self,
-        queue: &QueueName,
-        unused_since: Timestamp,
-    ) -> impl Future<Output = std::result::Result<bool, StoreError>> + Send {
+    fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> Answer<bool> {
         let forgotten = self.forget_now(queue, unused_since);
-        ready(self.checked(forgotten))
+        self.answer(forgotten)
     }
 
-    fn numbers(
-        &mut self,
-        count: u64,
-    ) -> impl Future<Output = std::result::Result<Range<u64>, StoreError>> + Send {
+    fn numbers(&mut self, count: u64) -> Answer<Range<u64>> {
         let first = self.cache.next_number;
         self.cache.next_number += count;
         self.written = self.written.max(Written::Repeatable);
