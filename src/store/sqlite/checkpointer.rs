@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_starts_over_while_the_writer_condition() {
+    fn the_log_starts_over_while_the_writer_goes_on() {
         let mut fixture = Fixture::new();
         for _ in 0..3 {
             fixture.write_while(|checkpointer| in_log(checkpointer) < PAGES);
