@@ -19,6 +19,7 @@ mod operator;
 pub mod redis;
 mod saved_reply;
 pub(crate) mod sizes;
+pub mod sqlite;
 pub mod storage;
 mod view;
 

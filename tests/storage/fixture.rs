@@ -16,6 +16,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 macro_rules! on_every_engine {
     ($($scenario:ident),+ $(,)?) => {
         on_every_engine! { memory: $crate::engines::Memory; $($scenario),+ }
+        on_every_engine! { sqlite: $crate::sqlite::Sqlite; $($scenario),+ }
     };
     ($module:ident: $engine:ty; $($scenario:ident),+) => {
         mod $module {

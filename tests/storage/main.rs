@@ -17,6 +17,8 @@ mod indexes;
 mod leases;
 mod records;
 mod restart;
+mod sqlite;
+mod sqlite_writer;
 mod take;
 mod take_limits;
 mod take_records;
