@@ -16,6 +16,7 @@ mod newcomers;
 mod notation;
 mod operator;
 pub mod redis;
+pub mod redis_engine;
 mod saved_reply;
 mod sizes;
 pub mod storage;

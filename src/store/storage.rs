@@ -384,7 +384,13 @@ pub enum Read {
     Score(Index, Member),
     /// Entries in their order, or against it. `after`: beyond this entry, which need not be there. `up_to`: with at most this
     /// score.
-    Range { index: Index, after: Option<Entry>, up_to: Option<u64>, limit: usize, reverse: bool },
+    Range {
+        index: Index,
+        after: Option<Entry>,
+        up_to: Option<u64>,
+        limit: usize,
+        reverse: bool,
+    },
     /// How many entries of `Ready` stand before this one, counted up to so many.
     Ahead(Position, usize),
     /// Of a table: `Job`, `Lease` and `Dead` at least.
@@ -472,14 +478,23 @@ pub enum Fence {
     Absent(Table, RecordKey),
     At(Index, Entry),
     /// `of` without `minus`, with `add` more, is at most `limit`.
-    Room { of: Len, minus: &'static [Len], add: u64, limit: u64 },
+    Room {
+        of: Len,
+        minus: &'static [Len],
+        add: u64,
+        limit: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     Put(Table, RecordKey, Bytes),
     /// The lease and its entry in `Leased`.
-    PutLease { number: u64, expires_at: Timestamp, record: Bytes },
+    PutLease {
+        number: u64,
+        expires_at: Timestamp,
+        record: Bytes,
+    },
     /// Of a lease: its entry in `Leased` too.
     Delete(Table, RecordKey),
     /// All records of these tables whose keys are parts of this number.
@@ -487,9 +502,16 @@ pub enum Write {
     Insert(Index, Entry),
     Remove(Index, Entry),
     /// The lease ends then, or later where it did so already. The end comes back in `raised`.
-    Extend { number: u64, expires_at: Timestamp },
+    Extend {
+        number: u64,
+        expires_at: Timestamp,
+    },
     /// The next number of death is the score, and stands in 8 bytes in front of the record.
-    AppendDead { index: Index, number: u64, record: Bytes },
+    AppendDead {
+        index: Index,
+        number: u64,
+        record: Bytes,
+    },
     Add(Counter, i64),
     Raise(Mark, Timestamp),
     /// Up to so many due entries of each of `Retrying` and `Scheduled` become `Ready`.
@@ -751,11 +773,9 @@ impl Member {
                 Self::Position(Position::read(&whole)?)
             }
             Index::Scheduled | Index::Retrying => Self::Position(Position::read(bytes)?),
-            Index::Leased
-            | Index::Dead
-            | Index::Overflow
-            | Index::Completed
-            | Index::Deadline => Self::Number(read_48(bytes)?),
+            Index::Leased | Index::Dead | Index::Overflow | Index::Completed | Index::Deadline => {
+                Self::Number(read_48(bytes)?)
+            }
             Index::Probe => Self::Probe {
                 epoch: u32::from_be_bytes(bytes.get(..4)?.try_into().ok()?),
                 number: read_48(&bytes[4..])?,
