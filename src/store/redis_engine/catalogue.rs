@@ -1,14 +1,15 @@
-//! The queues that there are, with their generations; numbers for jobs; the generation and the format of the store.
+//! The queues that there are, with their generations; numbers for jobs.
 //!
 //! A queue's generation is new at every making and is compared by every script on it; the store's own is compared by every
 //! call to the catalogue. So a Redis that was emptied or replaced is noticed at the next call.
 
 use super::{
     Core,
-    clock::{NodeTime, Offset, Sample},
+    clock::NodeTime,
     keys::Key,
-    reply::{Reply, bytes_of, int_of, unexpected},
-    scripts::{CATALOGUE, QUEUE},
+    lock,
+    reply::{Reply, int_of, unexpected},
+    scripts::QUEUE,
 };
 use crate::{
     domain::{ids::QueueName, time::Timestamp},
@@ -18,7 +19,7 @@ use crate::{
 use std::{
     collections::HashMap,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Numbers that a server takes at once; those that it does not use are lost.
@@ -27,42 +28,6 @@ const NUMBERS_AT_ONCE: u64 = 1_000;
 const NUMBER_MAX: u64 = (1 << 48) - 1;
 /// How often a queue may be forgotten while it is registered.
 const ROUNDS_MAX: usize = 10;
-
-/// The format of the records and keys that this version writes.
-const FORMAT: u32 = 1;
-
-/// What a server must understand, and the version that does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Format {
-    min_reader: u32,
-    min_writer: u32,
-    version: String,
-}
-
-impl Format {
-    fn ours() -> Self {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { min_reader: FORMAT, min_writer: FORMAT, version }
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, ' ');
-        let mut next = || parts.next();
-        let (min_reader, min_writer) = (next()?.parse().ok()?, next()?.parse().ok()?);
-        Some(Self { min_reader, min_writer, version: next()?.to_owned() })
-    }
-
-    fn text(&self) -> String {
-        format!("{} {} {}", self.min_reader, self.min_writer, self.version)
-    }
-}
-
-/// Why this server does no more with the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Halt {
-    why: String,
-    reads_too: bool,
-}
 
 /// One queue, as long as it has this generation.
 #[derive(Debug)]
@@ -78,15 +43,14 @@ pub(super) struct Queue {
 pub(super) struct Catalogue {
     queues: Mutex<HashMap<QueueName, Arc<Queue>>>,
     numbers: Mutex<Range<u64>>,
-    store: Mutex<String>,
-    halt: Mutex<Option<Halt>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Catalogue {
+    pub(super) fn clear(&self) {
+        lock(&self.queues).clear();
+        *lock(&self.numbers) = 0..0;
+    }
+
     fn known(&self, name: &QueueName) -> Option<Arc<Queue>> {
         lock(&self.queues).get(name).cloned()
     }
@@ -119,133 +83,6 @@ impl Catalogue {
 }
 
 impl Core {
-    /// Fails where this server must not write.
-    pub(super) fn writable(&self) -> Result<(), StoreError> {
-        let halt = lock(&self.catalogue.halt).clone();
-        halt.map_or(Ok(()), |halt| Err(StoreError::Unavailable(halt.why)))
-    }
-
-    /// Fails where this server must not even read.
-    pub(super) fn readable(&self) -> Result<(), StoreError> {
-        let halt = lock(&self.catalogue.halt).clone();
-        match halt.filter(|halt| halt.reads_too) {
-            Some(halt) => Err(StoreError::Unavailable(halt.why)),
-            None => Ok(()),
-        }
-    }
-
-    /// Why writes are refused, if they are.
-    pub(super) fn halted(&self) -> Option<String> {
-        lock(&self.catalogue.halt).as_ref().map(|halt| halt.why.clone())
-    }
-
-    fn halt(&self, why: String, reads_too: bool) -> StoreError {
-        let halt = Halt { why: why.clone(), reads_too };
-        let mut now = lock(&self.catalogue.halt);
-        if now.as_ref() != Some(&halt) {
-            tracing::error!("{why}");
-            *now = Some(halt);
-        }
-        StoreError::Unavailable(why)
-    }
-
-    /// Makes the store where there is none, and takes it as it is now: the first call, and the one that ends a halt.
-    pub(super) async fn open_store(&self) -> Result<(), StoreError> {
-        *lock(&self.catalogue.numbers) = 0..0;
-        lock(&self.catalogue.queues).clear();
-        self.time.reset();
-        let old = self.names.of_old_format();
-        let mut command = redis::cmd("EXISTS");
-        old.iter().for_each(|key| {
-            command.arg(key);
-        });
-        if int_of(&self.redis.command(&old[0], command).await?)? > 0 {
-            let why = format!(
-                "the namespace {} holds jobs in the format of a version before {}, which this one \
-                 does not read: empty it, or choose another namespace",
-                self.options.namespace,
-                env!("CARGO_PKG_VERSION")
-            );
-            return Err(self.halt(why, true));
-        }
-        let fresh = format!("{:032x}", env::random::<u128>());
-        let args = vec![fresh.as_str().into(), Format::ours().text().as_str().into()];
-        let sent_us = self.time.boot_us();
-        let mut reply = self.ask_catalogue("open", "", args).await?;
-        let time_us = reply.micros()?;
-        *lock(&self.catalogue.store) = reply.text()?;
-        self.check_format(&reply.text()?)?;
-        *lock(&self.catalogue.halt) = None;
-        let offset = Offset::read(&reply.text()?);
-        self.time.heard(Sample { time_us, sent_us, received_us: self.time.boot_us() }, offset);
-        Ok(())
-    }
-
-    fn check_format(&self, text: &str) -> Result<(), StoreError> {
-        let Some(format) = Format::read(text) else {
-            return Err(self.halt("the catalogue of the store has no format".into(), true));
-        };
-        let needs = |to: &str| {
-            let (version, ours) = (&format.version, env!("CARGO_PKG_VERSION"));
-            format!("to {to} this store takes redrive {version} or newer, and this is {ours}")
-        };
-        if format.min_reader > FORMAT {
-            return Err(self.halt(needs("read"), true));
-        }
-        if format.min_writer > FORMAT {
-            return Err(self.halt(needs("write to"), false));
-        }
-        Ok(())
-    }
-
-    async fn ask_catalogue(
-        &self,
-        verb: &str,
-        store: &str,
-        args: Vec<Arg>,
-    ) -> Result<Reply, StoreError> {
-        let mut all = vec![Arg::from(verb), store.into()];
-        all.extend(args);
-        Reply::of(self.redis.run(&CATALOGUE, &self.names.catalogue(), all).await?)
-    }
-
-    /// One verb of the catalogue: its own part of the reply. Where there is another store now, this server halts.
-    pub(super) async fn catalogue(&self, verb: &str, args: Vec<Arg>) -> Result<Reply, StoreError> {
-        let store = lock(&self.catalogue.store).clone();
-        let sent_us = self.time.boot_us();
-        let mut reply = self.ask_catalogue(verb, &store, args).await?;
-        let time_us = reply.micros()?;
-        self.check_store(reply.text()?.as_bytes(), &store)?;
-        let formatted = self.check_format(&reply.text()?);
-        let sample = Sample { time_us, sent_us, received_us: self.time.boot_us() };
-        let offset = Offset::read(&reply.text()?);
-        if !self.time.is_given()
-            && let Some(proposal) = self.time.heard(sample, offset)
-        {
-            let texts = [proposal.from.to_string(), proposal.to.to_string()];
-            let args = texts.iter().map(|text| text.as_str().into()).collect();
-            let mut settled = self.ask_catalogue("clock", &store, args).await?;
-            settled.micros()?;
-            (settled.text()?, settled.text()?);
-            self.time.proposed(proposal, Offset::read(&settled.text()?));
-            tracing::warn!("the clock of Redis has jumped; store time runs on at its pace");
-        }
-        formatted.map(|()| reply)
-    }
-
-    fn check_store(&self, found: &[u8], known: &str) -> Result<(), StoreError> {
-        if found == known.as_bytes() {
-            return Ok(());
-        }
-        let how = if found.is_empty() { "was emptied" } else { "holds another store" };
-        let why = format!(
-            "Redis {how} since this server opened its namespace {}: nothing more is written; \
-             start the server again to use what is there now",
-            self.options.namespace
-        );
-        Err(self.halt(why, false))
-    }
-
     /// The queue of this name. None: there is no such queue.
     pub(super) async fn find(&self, name: &QueueName) -> Result<Option<Arc<Queue>>, StoreError> {
         if let Some(queue) = self.catalogue.known(name) {
@@ -256,12 +93,12 @@ impl Core {
     }
 
     async fn generation(&self, name: &QueueName) -> Result<Option<String>, StoreError> {
-        let store = lock(&self.catalogue.store).clone();
+        let store = self.store_generation();
         let [key, ..] = self.names.catalogue();
         let mut command = redis::cmd("HMGET");
         command.arg(&key).arg("~store").arg(name.as_str());
         let mut found = Reply::of(self.redis.command(&key, command).await?)?;
-        self.check_store(&found.bytes()?.unwrap_or_default(), &store)?;
+        self.check_store(&found.text()?, &store)?;
         let generation = found.bytes()?.map(|bytes| String::from_utf8(bytes.into()));
         generation.transpose().map_err(|_| unexpected())
     }
@@ -311,11 +148,10 @@ impl Core {
         let must_be_empty_from = Key::all().1 as u64 + 1;
         let args = [Arg::from(unused_since.millis()), must_be_empty_from.into()];
         let closed = self.run_queue("close", name, &queue.generation, &args).await?;
+        self.catalogue.drop_known(&queue);
         if int_of(&closed)? != 1 {
-            self.catalogue.drop_known(&queue);
             return Ok(false);
         }
-        self.catalogue.drop_known(&queue);
         self.remove_closed(name, &queue.generation).await?;
         Ok(true)
     }
@@ -388,81 +224,11 @@ impl Core {
             *lock(&self.catalogue.numbers) = last + 1 - block..last + 1;
         }
     }
-
-    /// Samples TIME again: that of the catalogue's node, and in a Cluster that of the queue's.
-    pub(super) async fn sample_time(&self, queue: &Queue) -> Result<(), StoreError> {
-        if self.redis.is_cluster() {
-            let key = self.names.key(&queue.name, Key::State);
-            let sent_us = self.time.boot_us();
-            let mut reply = Reply::of(self.redis.command(&key, redis::cmd("TIME")).await?)?;
-            let time_us = reply.micros()?;
-            queue.time.heard(Sample { time_us, sent_us, received_us: self.time.boot_us() });
-        }
-        self.catalogue("look", Vec::new()).await.map(|_| ())
-    }
-
-    /// What TIME should say where the queue is; empty: it is not compared.
-    pub(super) fn expected_time(&self, queue: &Queue) -> Arg {
-        let expected = match (self.time.is_given(), self.redis.is_cluster()) {
-            (true, _) => None,
-            (false, false) => self.time.expected_ms(),
-            (false, true) => queue.time.expected_ms(self.time.boot_us()),
-        };
-        expected.map_or_else(Arg::default, Arg::from)
-    }
-
-    /// Fields of a hash that has many, gathered in steps that keep Redis from nothing else.
-    pub(super) async fn fields(
-        &self,
-        name: &QueueName,
-        key: Key,
-    ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let key = self.names.key(name, key);
-        let (mut fields, mut cursor) = (Vec::new(), "0".to_owned());
-        loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(&key).arg(&cursor).arg("COUNT").arg(1_000);
-            let mut found = Reply::of(self.redis.command(&key, command).await?)?;
-            cursor = found.text()?;
-            let mut page = found.list()?;
-            while page.left() > 0 {
-                fields.extend(page.bytes()?.map(Vec::from));
-                page.value()?;
-            }
-            if cursor == "0" {
-                return Ok(fields);
-            }
-        }
-    }
-
-    pub(super) async fn records(
-        &self,
-        name: &QueueName,
-        key: Key,
-        fields: &[Vec<u8>],
-    ) -> Result<Vec<Option<bytes::Bytes>>, StoreError> {
-        let key = self.names.key(name, key);
-        let mut command = redis::cmd("HMGET");
-        command.arg(&key).arg(fields);
-        let mut found = Reply::of(self.redis.command(&key, command).await?)?;
-        let mut records = Vec::with_capacity(fields.len());
-        while found.left() > 0 {
-            records.push(bytes_of(found.value()?)?);
-        }
-        Ok(records)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_format_reads_back() {
-        let ours = Format::ours();
-        assert_eq!(Format::read(&ours.text()), Some(ours));
-        assert_eq!(Format::read(""), None);
-    }
 
     #[test]
     fn numbers_come_in_a_row_or_not_at_all() {

@@ -5,10 +5,11 @@
 //! the offset then goes back to zero by 1 % of the time that passes. So a jump of Redis' clock releases nothing early, and
 //! all servers, those that start later included, have the same store time.
 
+use super::lock;
 use crate::{domain::time::Timestamp, env::Clock};
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Clocks that are set right by small steps are followed.
@@ -246,10 +247,6 @@ impl StoreTime {
         known.offset = found;
         known.proposed = (found == proposal.to).then_some(found);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

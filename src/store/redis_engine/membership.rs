@@ -3,13 +3,9 @@
 //! Servers may have different settings, so that configuration files can be changed one server after the other; that they do
 //! is a warning. The heartbeat also samples TIME and compares the generation and the format of the store.
 
-use super::Core;
+use super::{Core, lock};
 use crate::store::{StoreError, redis::connection::Arg};
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A note counts for so long: some heartbeats may fail.
@@ -41,17 +37,17 @@ impl Membership {
 
     /// From the next heartbeat on, the others see this server with these settings.
     pub(super) fn join(&self, settings: Digest) {
-        self.lock().digest = Some(settings);
+        lock(&self.state).digest = Some(settings);
     }
 
     /// That the servers have different settings, if they do.
     pub(super) fn warning(&self) -> Option<String> {
-        self.lock().differing.clone()
+        lock(&self.state).differing.clone()
     }
 
     /// Keeps what was found; each change is logged once.
     fn found(&self, differing: Option<String>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.differing == differing {
             return;
         }
@@ -61,19 +57,14 @@ impl Membership {
         }
         state.differing = differing;
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Core {
     /// Renews this server's note, and reads those of the others.
     pub(super) async fn heartbeat(&self) -> Result<(), StoreError> {
-        let digest = self.membership.lock().digest;
-        let Some(digest) = digest else {
-            return self.catalogue("look", Vec::new()).await.map(|_| ());
-        };
+        self.look().await?;
+        let digest = lock(&self.membership.state).digest;
+        let Some(digest) = digest else { return Ok(()) };
         let note = [&digest[..], self.options.server.as_bytes()].concat();
         let notes = self.note(NOTE_KEPT, note).await?;
         self.membership.found(differing(notes));
@@ -82,7 +73,7 @@ impl Core {
 
     /// A server that shuts down is gone at once. If that fails, its note expires.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
-        if self.membership.lock().digest.take().is_none() {
+        if lock(&self.membership.state).digest.take().is_none() {
             return Ok(());
         }
         self.note(Duration::ZERO, Vec::new()).await.map(|_| ())

@@ -12,6 +12,7 @@ mod pubsub;
 mod reply;
 mod scripts;
 mod storage;
+mod store_state;
 mod take;
 
 pub use clock::TimeSource;
@@ -30,8 +31,9 @@ use catalogue::Catalogue;
 use clock::StoreTime;
 use keys::{Key, Namespace};
 use membership::{HEARTBEAT, Membership};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::ScanKeys;
+use store_state::StoreState;
 use tokio::task::AbortHandle;
 
 #[derive(Clone, Debug)]
@@ -80,11 +82,16 @@ pub struct RedisStorage {
     _heartbeat: Option<Arc<Heartbeat>>,
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Core {
     redis: Redis,
     names: Namespace,
     options: Options,
     time: StoreTime,
+    state: StoreState,
     catalogue: Catalogue,
     membership: Membership,
 }
@@ -128,6 +135,7 @@ impl RedisStorage {
             names: Namespace::new(&options.namespace),
             time: StoreTime::new(options.time.clone(), clock),
             options,
+            state: StoreState::default(),
             catalogue: Catalogue::default(),
             membership: Membership::new(env::random()),
         });

@@ -13,5 +13,7 @@ pub(super) static TAKE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[LIB, include_str!("lua/take.lua")]));
 pub(super) static CATALOGUE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[include_str!("lua/catalogue.lua")]));
+pub(super) static LOOK: LazyLock<Script> =
+    LazyLock::new(|| Script::reading(&[include_str!("lua/catalogue.lua")]));
 pub(super) static QUEUE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[include_str!("lua/queue.lua")]));

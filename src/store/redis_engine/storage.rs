@@ -6,7 +6,7 @@ use super::{
     clock::Sample,
     columns::{Answer, Columns, Scanned, publish, scanned_keys},
     keys::Key,
-    reply::Reply,
+    reply::{Reply, bytes_of},
     scripts::{APPLY, READ, TAKE},
     take,
 };
@@ -100,6 +100,43 @@ impl Core {
         let received_us = self.time.boot_us();
         queue.time.heard(Sample { time_us, sent_us, received_us });
         columns.answers(reads, &mut reply).map(Some)
+    }
+
+    /// Fields of a hash that has many, gathered in steps that keep Redis from nothing else.
+    async fn fields(&self, name: &QueueName, key: Key) -> Result<Vec<Vec<u8>>, StoreError> {
+        let key = self.names.key(name, key);
+        let (mut fields, mut cursor) = (Vec::new(), "0".to_owned());
+        loop {
+            let mut command = redis::cmd("HSCAN");
+            command.arg(&key).arg(&cursor).arg("COUNT").arg(1_000);
+            let mut found = Reply::of(self.redis.command(&key, command).await?)?;
+            cursor = found.text()?;
+            let mut page = found.list()?;
+            while page.left() > 0 {
+                fields.extend(page.bytes()?.map(Vec::from));
+                page.value()?;
+            }
+            if cursor == "0" {
+                return Ok(fields);
+            }
+        }
+    }
+
+    async fn records(
+        &self,
+        name: &QueueName,
+        key: Key,
+        fields: &[Vec<u8>],
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let key = self.names.key(name, key);
+        let mut command = redis::cmd("HMGET");
+        command.arg(&key).arg(fields);
+        let mut found = Reply::of(self.redis.command(&key, command).await?)?;
+        let mut records = Vec::with_capacity(fields.len());
+        while found.left() > 0 {
+            records.push(bytes_of(found.value()?)?);
+        }
+        Ok(records)
     }
 }
 
