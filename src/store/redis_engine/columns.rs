@@ -27,9 +27,10 @@ pub(super) fn score(score: u64) -> Arg {
     score.min(SCORE_MAX).into()
 }
 
-/// The parts that a record of this table may have: 10 first and 40 last attempts; the first and the last failure.
-fn parts(table: Table) -> (u64, u64) {
-    if table == Table::Failure { (0, 1) } else { (0, 50) }
+/// The last part that a record of this table usually has: 10 first and 40 last attempts, the first and the last failure.
+/// To look for all 256 would cost every Ack 50 µs; that a queue has others is noted in its state.
+fn last_part(table: Table) -> u8 {
+    if table == Table::Failure { 1 } else { 50 }
 }
 
 #[derive(Debug)]
@@ -356,6 +357,9 @@ impl Columns {
         match write {
             Write::Put(table, key, record) => {
                 self.join("HSET", Key::table(*table), [key.bytes().into(), Arg::from(&record[..])]);
+                if matches!(key, RecordKey::Part(_, part) if *part > last_part(*table)) {
+                    self.join("HSET", Key::State, ["parts".into(), u64::from(u8::MAX).into()]);
+                }
             }
             Write::PutLease { number, expires_at, record } => {
                 let key = RecordKey::Number(*number).bytes();
@@ -371,10 +375,9 @@ impl Columns {
                 }
             }
             Write::DeleteParts(table, number) => {
-                let column = self.joined("PARTS", Key::table(*table), 3);
+                let column = self.joined("PARTS", Key::table(*table), 2);
                 if column.args.is_empty() {
-                    let (first, last) = parts(*table);
-                    column.args.extend([Arg::from(first), last.into()]);
+                    column.args.push(u64::from(last_part(*table)).into());
                 }
                 column.args.push(RecordKey::Number(*number).bytes().into());
             }

@@ -4,7 +4,8 @@
 --   in their order; the caller puts removals first, as a full Redis refuses a script whose first write is none (Enqueue).
 -- Fences: BEGINS fields… prefixes… · TELL the same, the records come back · IS fields… records… · ABSENT fields…
 --   AT members… scores… · ROOM add limit 'HLEN'|'ZCARD' then pairs 'HLEN'|'ZCARD', position of a key whose length is taken off
--- Writes: HSET HDEL ZADD ZREM as in Redis · PARTS first last numbers…: the fields of a number and one byte from first to last
+-- Writes: HSET HDEL ZADD ZREM as in Redis · PARTS last numbers…: the fields of a number and one byte up to last, or up
+--   to what the state says of unusual ones
 --   EXTEND score member…: never lowers, adds none, answers the scores · RAISE score member…: never lowers
 --   ADD name delta…: removed at zero · PROMOTE limit
 --   APPEND (key: a hash) position of an index, member, record…: the next number is the score and 8 bytes in front of the record
@@ -58,9 +59,10 @@ for _, at in ipairs(writes) do
   local from, to = at + 3, at + 2 + n
   used = used or kind ~= 'PROMOTE'
   if kind == 'PARTS' then
-    for j = from + 2, to do
+    local last = call('HGET', S, 'parts') or ARGV[from]
+    for j = from + 1, to do
       local fields = {}
-      for part = tonumber(ARGV[from]), tonumber(ARGV[from + 1]) do fields[#fields + 1] = ARGV[j] .. string.char(part) end
+      for part = 0, tonumber(last) do fields[#fields + 1] = ARGV[j] .. string.char(part) end
       call('HDEL', key, unpack(fields))
     end
   elseif kind == 'EXTEND' then

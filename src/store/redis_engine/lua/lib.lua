@@ -1,5 +1,5 @@
 -- Stands in front of apply and take. All keys are declared: none is built in a script.
--- KEYS: 1 state (hash: generation, sequence of deaths, used, and each version under the 2 bytes of its group; 65535 is the
+-- KEYS: 1 state (hash: generation, sequence of deaths, used, parts, and each version under the 2 bytes of its group; 65535 is the
 --   whole queue), 2 ready, 3 scheduled, 4 retrying; then those of the script.
 -- ARGV: 1 generation of the queue, 2 store time in ms, 3 what TIME should say in ms ('': it is not compared).
 -- A position: group 2 bytes, rank 1, ready_at 6, number 6, tag 1 (bit 0: it has a History). scheduled, retrying: position by
