@@ -26,6 +26,10 @@ pub(crate) struct OnRedis<S> {
     site: std::marker::PhantomData<S>,
 }
 
+pub(crate) type OnOne = OnRedis<One>;
+pub(crate) type OnCluster = OnRedis<Cluster>;
+pub(crate) type OnValkey = OnRedis<Valkey>;
+
 /// Which servers.
 pub(crate) trait Site {
     const CASES: u32;
