@@ -9,6 +9,9 @@
 #[macro_use]
 mod fixture;
 mod engines;
+mod on_redis;
+#[path = "../store/redis_server.rs"]
+mod redis_server;
 
 mod catalogue;
 mod differential;
