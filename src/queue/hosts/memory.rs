@@ -5,7 +5,6 @@ use crate::{
     env::Clock,
     queue::{
         self, Call, CallContext, Host, Notifier, Queues, Reply, StoreLimits, View, Viewed,
-        poll_once,
     },
     store::{Health, Listener, StoreError, memory::MemoryStorage, storage::Reads},
 };
@@ -68,12 +67,16 @@ impl Host for MemoryHost {
 
     fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError> {
         self.is_open()?;
-        let mut storage = self.storage.clone();
-        let memory = self.notifier.memory();
-        let mut cx = CallContext::new(call.settings, call.seed, memory, self.limits);
-        let answer = poll_once(queue::run(&mut storage, &mut cx, call.verb)).and_then(|it| it);
-        self.notifier.tell(cx.events);
-        reply.send(answer);
+        let (mut storage, limits) = (self.storage.clone(), self.limits);
+        let notifier = self.notifier.clone();
+        // A task, as on other engines: subscribers are not called on the caller's stack.
+        tokio::spawn(async move {
+            let memory = notifier.memory();
+            let mut cx = CallContext::new(call.settings, call.seed, memory, limits);
+            let answer = queue::run(&mut storage, &mut cx, call.verb).await;
+            notifier.tell(cx.events);
+            reply.send(answer);
+        });
         Ok(())
     }
 

@@ -1,3 +1,4 @@
 //! How verbs run on each engine.
 
 pub mod memory;
+pub mod redis;
