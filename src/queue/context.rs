@@ -75,6 +75,13 @@ impl QueueMemory {
         self.lock().remove(queue);
     }
 
+    /// Nothing leaves the queue, as far as this process knows.
+    pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
+        self.facts(queue).is_some_and(|facts| {
+            facts.queue.pause.is_some() || !facts.breaker.is_at_rest()
+        })
+    }
+
     pub(crate) fn half_open_told(&self, queue: &QueueName) -> u64 {
         self.lock().get(queue).map_or(0, |remembered| remembered.told_half_open)
     }

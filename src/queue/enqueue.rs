@@ -44,22 +44,17 @@ type Answer = Result<Enqueued, Refused>;
 
 /// A job on its way in. Made before a call is handed to the writer, which has other things to do than hashing bodies.
 #[derive(Clone, Debug)]
-pub(crate) struct Incoming {
-    job: NewJob,
+pub struct Incoming {
+    pub(crate) job: NewJob,
     /// Where it has an own id or a key.
     sameness: Option<Sameness>,
 }
 
 impl Incoming {
-    pub(crate) fn new(job: NewJob) -> Self {
+    pub fn new(job: NewJob) -> Self {
         let named = job.id.is_some() || job.key.is_some();
         let sameness = named.then(|| job.sameness());
         Self { job, sameness }
-    }
-
-    /// About what it takes of memory and disk.
-    pub(crate) fn bytes(&self) -> usize {
-        self.job.bytes()
     }
 }
 
@@ -143,7 +138,7 @@ impl Item {
         now: Timestamp,
         cx: &mut CallContext<'_>,
     ) -> Self {
-        let bytes = incoming.bytes();
+        let bytes = incoming.job.bytes();
         let Incoming { mut job, sameness } = incoming;
         let own_id = job.id.take();
         let is_own = own_id.is_some();
@@ -176,7 +171,8 @@ impl Item {
 
     /// The job that its own id would name if a server had made it.
     fn number_in_id(&self) -> Option<u64> {
-        let number = self.spec.id.number().filter(|_| self.own_id && !self.number_in_id_is_another)?;
+        let number =
+            self.spec.id.number().filter(|_| self.own_id && !self.number_in_id_is_another)?;
         (number != self.number).then_some(number)
     }
 
@@ -248,7 +244,7 @@ struct Chunk {
 
 impl Chunk {
     fn is_full(&self, next: &Incoming) -> bool {
-        let bytes = self.bytes + next.bytes();
+        let bytes = self.bytes + next.job.bytes();
         self.items.len() >= BATCH_JOBS || !self.items.is_empty() && bytes > BATCH_BYTES
     }
 
@@ -603,7 +599,12 @@ fn earlier_by_key(
     item.finished_key = None;
     let Some(record) = record else { return Ok(None) };
     let Some(found) = records::readable(records::read_key(record))? else {
-        return Ok(Some(Earlier { number: 0, id: item.spec.id.clone(), same: false, finished: false }));
+        return Ok(Some(Earlier {
+            number: 0,
+            id: item.spec.id.clone(),
+            same: false,
+            finished: false,
+        }));
     };
     if let Some(free_at) = found.free_at.filter(|free_at| *free_at <= now) {
         item.finished_key = Some((record.clone(), free_at));

@@ -190,7 +190,9 @@ fn in_order(state: State, found: Vec<Found>, limit: usize) -> Vec<(Index, Entry)
     let mut seen: Vec<(Index, Entry)> = Vec::new();
     for (index, found) in indexes(state).iter().zip(found) {
         let entries = match found {
-            Found::Scanned(leases) => leases.into_iter().filter_map(|(key, _)| leased(&key)).collect(),
+            Found::Scanned(leases) => {
+                leases.into_iter().filter_map(|(key, _)| leased(&key)).collect()
+            }
             found => found.entries(),
         };
         seen.extend(entries.into_iter().map(|entry| (*index, entry)));

@@ -4,15 +4,31 @@
 //! fences say what the decision was made from (`state_changes.rs` is the only writer of indexes). A fence that fails means that
 //! the facts were old: the verb reads again.
 
-pub(crate) mod cancel;
-pub(crate) mod context;
-pub(crate) mod encoding;
-pub(crate) mod enqueue;
-pub(crate) mod facts;
-pub(crate) mod find;
-pub(crate) mod get_job;
-pub(crate) mod list_jobs;
-pub(crate) mod records;
-pub(crate) mod state_changes;
+mod api;
+mod breakers;
+mod cancel;
+mod claim;
+mod claim_requests;
+mod context;
+mod due_timer;
+mod encoding;
+mod enqueue;
+mod facts;
+mod find;
+mod get_job;
+mod host;
+pub mod hosts;
+mod list_jobs;
+mod notifier;
+mod outcome;
+mod pause;
+mod records;
+mod settle;
+mod state_changes;
+mod sweep;
+mod undelivered;
 
+pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
+pub use host::{Host, Queues, Reply, notifier, poll_once};
+pub use notifier::Notifier;

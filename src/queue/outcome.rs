@@ -280,7 +280,11 @@ impl Plan {
             }
         }
         dead_letters.finish(&mut changes, cx);
-        self.queue.queue = dead_letters.into_record();
+        let record = dead_letters.into_record();
+        if record != self.queue.queue {
+            self.queue.queue_record = Some(records::queue(&record));
+            self.queue.queue = record;
+        }
         if self.speaks {
             changes.fence(facts.outcomes.fence());
             let record = facts.outcomes.record(self.tally.clone(), epoch(&self.queue.breaker));

@@ -1,0 +1,287 @@
+//! The calls: each runs one verb. Calls of one kind that wait for the same engine may be joined and run as one.
+
+use super::{
+    breakers, cancel,
+    claim::{self, ClaimAnswer},
+    context::CallContext,
+    copy, dead_letters,
+    enqueue::{self, Incoming},
+    get_job, list_jobs, pause, purge, queues, requeue, settle, stats, sweep, undelivered,
+};
+use crate::{
+    domain::{
+        breaker::BreakerName,
+        ids::{JobId, QueueName},
+        settings::Settings,
+        time::Timestamp,
+    },
+    store::{
+        BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery,
+        DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued, JobPage, JobQuery, JobRefused,
+        JobView, NewPause, Newcomers, Purge, PurgeRefused, Purged, QueueRefused, QueueView, Refused,
+        Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, StoreError, Sweep, Swept,
+        TakenIn, Unanswered,
+        sizes,
+        storage::{Reads, Storage},
+    },
+};
+use std::{sync::Arc, time::Duration};
+
+/// A queue that is empty and unused for so long is forgotten.
+const QUEUE_FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// A call that changes something, and what comes with it.
+#[derive(Debug)]
+pub struct Call {
+    pub settings: Arc<Settings>,
+    pub seed: u64,
+    pub verb: Verb,
+}
+
+#[derive(Debug)]
+pub enum Verb {
+    Enqueue(Vec<Incoming>),
+    Claim(Claim),
+    Settle(Settlements),
+    Undelivered(Unanswered),
+    /// Of these queues.
+    Sweep(Sweep, Vec<QueueName>),
+    /// When these queues next have something due.
+    NextDue(Vec<QueueName>),
+    /// Forgets those of the queues that are empty and unused.
+    Forget(Vec<QueueName>),
+    Requeue(Requeue),
+    Purge(Purge),
+    Pause(QueueName, Option<NewPause>),
+    Breakers(Vec<QueueName>),
+    SetBreaker(BreakerName, BreakerOrder),
+    Cancel(JobId, Option<QueueName>),
+    RunNow(JobId, Option<QueueName>),
+    Import(Newcomers),
+}
+
+/// Each verb has the answer of its name.
+#[derive(Debug)]
+pub enum Answer {
+    Enqueue(Vec<Result<Enqueued, Refused>>),
+    /// None: another server works on the same request.
+    Claim(Option<Claimed>),
+    Settle(Settled),
+    Done,
+    /// With the next due time of each queue.
+    Sweep(Swept, Vec<(QueueName, Option<Timestamp>)>),
+    Requeue(Result<Requeued, RequeueRefused>),
+    Purge(Result<Purged, PurgeRefused>),
+    Pause(Result<(), QueueRefused>),
+    Breakers(Vec<BreakerViews>),
+    SetBreaker(Result<BreakerView, QueueRefused>),
+    Cancel(Result<Cancelled, JobRefused>),
+    RunNow(Result<(), JobRefused>),
+    Import(Result<Vec<TakenIn>, Refused>),
+}
+
+impl Call {
+    /// About what it takes of memory and disk.
+    pub fn bytes(&self) -> usize {
+        match &self.verb {
+            Verb::Enqueue(jobs) => jobs.iter().map(|incoming| incoming.job.bytes()).sum(),
+            Verb::Settle(settlements) => settlements.bytes(),
+            Verb::Claim(claim) => claim.settle.bytes(),
+            Verb::Import(newcomers) => newcomers.jobs.iter().map(sizes::of_view).sum(),
+            _ => 0,
+        }
+    }
+
+    /// It adds jobs: refused while the disk is nearly full.
+    pub fn adds_jobs(&self) -> bool {
+        matches!(self.verb, Verb::Enqueue(_) | Verb::Import(_))
+    }
+
+    /// Whether it can run together with this one, as one call.
+    pub fn joins(&self, other: &Self) -> bool {
+        let same_kind = matches!(
+            (&self.verb, &other.verb),
+            (Verb::Enqueue(_), Verb::Enqueue(_)) | (Verb::Settle(_), Verb::Settle(_))
+        );
+        same_kind && Arc::ptr_eq(&self.settings, &other.settings)
+    }
+
+    /// Takes over what another call asks for.
+    pub fn join(&mut self, other: Self) {
+        match (&mut self.verb, other.verb) {
+            (Verb::Enqueue(jobs), Verb::Enqueue(more)) => jobs.extend(more),
+            (Verb::Settle(items), Verb::Settle(more)) => {
+                items.acks.extend(more.acks);
+                items.nacks.extend(more.nacks);
+                items.extends.extend(more.extends);
+            }
+            _ => {}
+        }
+    }
+
+    /// How many answers it wants, to be taken out of those of a joined call.
+    pub fn parts(&self) -> Parts {
+        match &self.verb {
+            Verb::Enqueue(jobs) => Parts([jobs.len(), 0, 0]),
+            Verb::Settle(items) => {
+                Parts([items.acks.len(), items.nacks.len(), items.extends.len()])
+            }
+            _ => Parts([0; 3]),
+        }
+    }
+}
+
+/// Jobs; or acks, nacks and extends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts([usize; 3]);
+
+impl Answer {
+    /// The answers of the calls that were joined, in their order.
+    pub fn split(self, parts: &[Parts]) -> Vec<Self> {
+        match self {
+            Self::Enqueue(all) => {
+                let mut all = all.into_iter();
+                let own = |Parts([jobs, ..]): &Parts| all.by_ref().take(*jobs).collect();
+                parts.iter().map(own).map(Self::Enqueue).collect()
+            }
+            Self::Settle(all) => {
+                let (mut acks, mut nacks) = (all.acks.into_iter(), all.nacks.into_iter());
+                let mut extends = all.extends.into_iter();
+                let own = |Parts([a, n, e]): &Parts| Settled {
+                    acks: acks.by_ref().take(*a).collect(),
+                    nacks: nacks.by_ref().take(*n).collect(),
+                    extends: extends.by_ref().take(*e).collect(),
+                };
+                parts.iter().map(own).map(Self::Settle).collect()
+            }
+            other => vec![other],
+        }
+    }
+}
+
+/// Runs a verb. What it tells is in `cx.events`, for after the commit.
+pub async fn run<S: Storage>(
+    store: &mut S,
+    cx: &mut CallContext<'_>,
+    verb: Verb,
+) -> Result<Answer, StoreError> {
+    Ok(match verb {
+        Verb::Enqueue(jobs) => Answer::Enqueue(enqueue::enqueue(store, cx, jobs).await?),
+        Verb::Claim(wanted) => match claim::claim(store, cx, wanted).await? {
+            ClaimAnswer::Claimed(claimed) => Answer::Claim(Some(claimed)),
+            ClaimAnswer::InProgress => Answer::Claim(None),
+        },
+        Verb::Settle(items) => Answer::Settle(settle::settle(store, cx, items).await?),
+        Verb::Undelivered(claim) => {
+            undelivered::undelivered(store, cx, &claim).await?;
+            Answer::Done
+        }
+        Verb::Sweep(wanted, queues) => {
+            let (mut swept, mut next) = (Swept::default(), Vec::with_capacity(queues.len()));
+            for queue in queues {
+                let at = sweep::sweep(store, cx, &queue, wanted, &mut swept).await?;
+                next.push((queue, at));
+            }
+            Answer::Sweep(swept, next)
+        }
+        Verb::NextDue(queues) => {
+            let mut next = Vec::with_capacity(queues.len());
+            for queue in queues {
+                let at = sweep::next_due(store, cx, &queue).await?;
+                next.push((queue, at));
+            }
+            Answer::Sweep(Swept::default(), next)
+        }
+        Verb::Forget(queues) => {
+            forget(store, cx, queues).await?;
+            Answer::Done
+        }
+        Verb::Requeue(wanted) => Answer::Requeue(requeue::requeue(store, cx, wanted).await?),
+        Verb::Purge(wanted) => Answer::Purge(purge::purge(store, cx, wanted).await?),
+        Verb::Pause(queue, wanted) => {
+            Answer::Pause(pause::pause(store, cx, &queue, wanted.as_ref()).await?)
+        }
+        Verb::Breakers(queues) => Answer::Breakers(breakers::breakers(store, cx, &queues).await?),
+        Verb::SetBreaker(name, order) => {
+            Answer::SetBreaker(breakers::set_breaker(store, cx, &name, &order).await?)
+        }
+        Verb::Cancel(id, queue) => Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref()).await?),
+        Verb::RunNow(id, queue) => Answer::RunNow(cancel::run_now(store, cx, &id, queue.as_ref()).await?),
+        Verb::Import(newcomers) => Answer::Import(copy::import(store, cx, newcomers).await?),
+    })
+}
+
+async fn forget<S: Storage>(
+    store: &mut S,
+    cx: &CallContext<'_>,
+    queues: Vec<QueueName>,
+) -> Result<(), StoreError> {
+    let unused = store.now().millis().saturating_sub(QUEUE_FORGOTTEN_AFTER.as_millis() as u64);
+    for queue in queues {
+        if cx.settings.queues.contains_key(&queue) {
+            continue;
+        }
+        let Some(facts) = super::facts::QueueFacts::read(store, &queue).await? else { continue };
+        let at_rest = facts.queue.pause.is_none()
+            && facts.breaker.is_at_rest()
+            && facts.queue.dead_letters.is_at_rest();
+        if at_rest && store.forget(&queue, Timestamp::from_millis(unused)).await? {
+            cx.memory.forget(&queue);
+        }
+    }
+    Ok(())
+}
+
+// ---- views ----
+
+/// A call that only reads.
+#[derive(Debug)]
+pub enum View {
+    Job(JobId, Option<QueueName>),
+    DeadLetters(DeadLetterQuery),
+    DeadLetterCounts(DeadCountQuery),
+    Queues(Option<QueueName>, usize),
+    Stats(Option<QueueName>),
+    Jobs(JobQuery),
+    /// The names alone.
+    Names,
+}
+
+/// Each view has the answer of its name.
+#[derive(Debug)]
+pub enum Viewed {
+    Job(Vec<JobView>),
+    DeadLetters(Option<DeadLetterPage>),
+    DeadLetterCounts(DeadCounts),
+    Queues(Vec<QueueView>),
+    Stats(Option<Stats>),
+    Jobs(Option<JobPage>),
+    Names(Vec<QueueName>),
+}
+
+pub async fn view<S: Reads>(store: &mut S, view: View) -> Result<Viewed, StoreError> {
+    Ok(match view {
+        View::Job(id, queue) => Viewed::Job(get_job::job(store, &id, queue.as_ref()).await?),
+        View::DeadLetters(query) => {
+            Viewed::DeadLetters(dead_letters::dead_letters(store, &query).await?)
+        }
+        View::DeadLetterCounts(query) => {
+            Viewed::DeadLetterCounts(dead_letters::dead_letter_counts(store, &query).await?)
+        }
+        View::Queues(after, limit) => {
+            Viewed::Queues(queues::queues(store, after.as_ref(), limit).await?)
+        }
+        View::Stats(queue) => Viewed::Stats(stats::stats(store, queue.as_ref()).await?),
+        View::Jobs(query) => Viewed::Jobs(list_jobs::jobs(store, &query).await?),
+        View::Names => {
+            let mut names: Vec<QueueName> = Vec::new();
+            loop {
+                let page = store.queues(names.last(), 1_000).await?;
+                if page.is_empty() {
+                    return Ok(Viewed::Names(names));
+                }
+                names.extend(page);
+            }
+        }
+    })
+}

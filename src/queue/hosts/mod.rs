@@ -1,0 +1,3 @@
+//! How verbs run on each engine.
+
+pub mod memory;
