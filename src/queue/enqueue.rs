@@ -634,3 +634,6 @@ fn earlier(
         (by_id, None) => Ok(by_id),
     }
 }
+
+#[cfg(test)]
+mod tests;
