@@ -84,7 +84,7 @@ impl Call {
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
         match &self.verb {
-            Verb::Enqueue(jobs) => jobs.iter().map(|incoming| incoming.job.bytes()).sum(),
+            Verb::Enqueue(jobs) => jobs.iter().map(|incoming| incoming.bytes()).sum(),
             Verb::Settle(settlements) => settlements.bytes(),
             Verb::Claim(claim) => claim.settle.bytes(),
             Verb::Import(newcomers) => newcomers.jobs.iter().map(sizes::of_view).sum(),

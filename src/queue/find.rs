@@ -134,6 +134,17 @@ pub(crate) fn state_of(index: Index) -> State {
     }
 }
 
+/// Where a job waits. None: it does not wait, or moves at this moment.
+pub(crate) async fn waiting<S: Reads>(
+    store: &mut S,
+    queue: &QueueName,
+    job: &JobFacts,
+) -> Result<Option<(Index, Entry)>, StoreError> {
+    let located = locate(store, queue, job.number).await?;
+    let waits = |index| matches!(state_of(index), State::Ready | State::Scheduled);
+    Ok(located.filter(|it| waits(it.index)).map(|it| (it.index, it.entry)))
+}
+
 pub(crate) async fn locate<S: Reads>(
     store: &mut S,
     queue: &QueueName,
@@ -290,18 +301,4 @@ async fn search_index<S: Reads>(
         }
         after = last;
     }
-}
-
-// ---- moves to other queues ----
-
-/// Whether a dead letter of this queue has arrived in another one, so that it is to be seen there alone. `mark`: its record in
-/// `Move`.
-pub(crate) async fn is_moved_away<S: Reads>(
-    _store: &mut S,
-    _queue: &QueueName,
-    _number: u64,
-    _mark: &Bytes,
-) -> Result<bool, StoreError> {
-    // The records of `Move` come with cross-queue moves.
-    Ok(false)
 }

@@ -1,7 +1,7 @@
 //! Views of jobs: what reads answer about them.
 
 use super::{
-    context,
+    context, cross_queue,
     facts::LeaseFacts,
     find::{self, Named},
     records::{self, DeadRecord},
@@ -196,7 +196,7 @@ pub(crate) async fn heads<S: Reads>(
     }
     for (at, mark) in marks {
         let Some(head) = &heads[at] else { continue };
-        if find::is_moved_away(store, queue, head.number, &mark).await? {
+        if cross_queue::is_moved_away(store, head.number, &mark).await? {
             heads[at] = None;
         }
     }

@@ -6,10 +6,14 @@
 
 mod api;
 mod breakers;
+mod bulk;
 mod cancel;
 mod claim;
 mod claim_requests;
 mod context;
+mod copy;
+mod cross_queue;
+mod dead_letters;
 mod due_timer;
 mod encoding;
 mod enqueue;
@@ -24,9 +28,17 @@ mod list_jobs;
 mod notifier;
 mod outcome;
 mod pause;
+mod purge;
+mod queues;
 mod records;
+mod removal;
+mod requests;
+mod requeue;
+mod retention;
+mod select;
 mod settle;
 mod state_changes;
+mod stats;
 mod sweep;
 mod undelivered;
 

@@ -188,6 +188,12 @@ pub(crate) fn read_job_head(record: &[u8]) -> Read<Spec> {
     read_job_fields(open_unchecked(record)?).map(|fields| fields.spec().0)
 }
 
+/// How long the job's body is, whether it stands in the record or apart.
+pub(crate) fn body_length(record: &[u8]) -> usize {
+    let fields = open_unchecked(record).and_then(read_job_fields);
+    fields.map_or(0, |fields| fields.length)
+}
+
 /// What else stands in the record: sameness, and the fields of a newer server.
 pub(crate) fn read_job_rest(record: &[u8]) -> Read<(Option<Sameness>, Unknown)> {
     read_job_fields(open_unchecked(record)?).map(|fields| (fields.sameness, fields.unknown))
@@ -224,6 +230,7 @@ struct JobFields {
     spec: Spec,
     inline: std::ops::Range<usize>,
     kind: u8,
+    length: usize,
     sameness: Option<Sameness>,
     unknown: Unknown,
 }
@@ -279,7 +286,7 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
         expires_at,
         policy,
     };
-    Ok(JobFields { spec, inline, kind, sameness, unknown })
+    Ok(JobFields { spec, inline, kind, length, sameness, unknown })
 }
 
 fn put_policy(out: &mut Vec<u8>, policy: &PolicyOverride) {

@@ -11,18 +11,19 @@ use super::{
     context::CallContext,
     facts::{DeadFacts, JobFacts, LeaseFacts, QueueFacts},
     records::{self, DeadRecord, History, KeyRecord, Whereabouts},
+    select::DeadEntry,
 };
 use crate::{
     domain::{
         breaker::Guarded as BreakerKind,
         failure::Failure,
-        ids::QueueName,
+        ids::{JobId, QueueName},
         job::{Attempt, DeadReason},
         settings::QueueSettings,
         time::Timestamp,
     },
     store::{
-        DeadNotice, Totals,
+        DeadNotice, StoreError, Totals,
         storage::{
             Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write,
             flag,
@@ -300,6 +301,17 @@ impl Changes {
         }));
     }
 
+    /// No longer among the dead letters. `record`: its own, where it could be read.
+    pub(crate) fn leave_dead(&mut self, letter: &DeadEntry, record: Option<&DeadRecord>) {
+        self.fence(Fence::At(letter.index, letter.entry()));
+        self.remove(letter.index, letter.entry());
+        self.delete(Table::Dead, RecordKey::Number(letter.number));
+        if let Some(record) = record {
+            let counter = Counter::ErrorType(record.counted_as.as_str().into());
+            self.write(Write::Add(counter, -1));
+        }
+    }
+
     // ---- the end of a job ----
 
     /// The job is gone, with all that belongs to it but its key; its place before has been given up.
@@ -355,6 +367,25 @@ impl Changes {
         }
     }
 
+    /// A job that is to work has this key from now on; no other job that is not done has it. `found`: what stands there.
+    pub(crate) fn take_key(&mut self, key: &str, found: Option<&FoundKey>, record: &KeyRecord) {
+        let name = RecordKey::Text(key.into());
+        match found {
+            None => self.fence(Fence::Absent(Table::Key, name.clone())),
+            Some(found) if found.is_live_of(record.number) => {
+                return self.fence(Fence::Begins(Table::Key, name, records::owner(record.number)));
+            }
+            Some(found) => {
+                self.fence(Fence::Is(Table::Key, name.clone(), found.bytes.clone()));
+                if let Some(at) = found.record.free_at {
+                    let entry = Entry { score: at.millis(), member: Member::Text(key.into()) };
+                    self.remove(Index::FinishedKey, entry);
+                }
+            }
+        }
+        self.put(Table::Key, name, records::key(record));
+    }
+
     /// The job, which waits or was not delivered, is cancelled: gone with all that belongs to it. Its place before has been
     /// given up. `key`: who has its key now.
     pub(crate) fn cancel_job(&mut self, job: &JobFacts, key: Option<&KeyRecord>) {
@@ -396,6 +427,37 @@ impl Changes {
             self.put(Table::Result, RecordKey::Number(job.number), records::result(result));
         }
         self.unwatch_deadline(job);
+    }
+}
+
+/// A record of `Key` as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundKey {
+    pub(crate) bytes: Bytes,
+    pub(crate) record: KeyRecord,
+}
+
+impl FoundKey {
+    /// None: it is not there. A damaged one is free.
+    pub(crate) fn read(record: Option<Bytes>) -> Result<Option<Self>, StoreError> {
+        let Some(bytes) = record else { return Ok(None) };
+        let record = records::readable(records::read_key(&bytes))?.unwrap_or_else(|| KeyRecord {
+            number: 0,
+            free_at: Some(Timestamp::default()),
+            sameness: Default::default(),
+            id: JobId::Text("".into()),
+        });
+        Ok(Some(Self { bytes, record }))
+    }
+
+    /// The job of this number has it and is not done.
+    pub(crate) fn is_live_of(&self, number: u64) -> bool {
+        self.record.free_at.is_none() && self.record.number == number
+    }
+
+    /// Another job, which is not done, has it.
+    pub(crate) fn is_taken_from(&self, number: u64) -> bool {
+        self.record.free_at.is_none() && self.record.number != number
     }
 }
 
