@@ -64,6 +64,12 @@ impl QueueMemory {
         self.lock().entry(queue.clone()).or_default().facts = Some(facts);
     }
 
+    /// The same for all queues: what was remembered may not have happened.
+    pub(crate) fn forget_all_facts(&self) {
+        self.lock().values_mut().for_each(|remembered| remembered.facts = None);
+    }
+
+    /// What holds a queue back may have changed.
     pub(crate) fn forget_facts(&self, queue: &QueueName) {
         if let Some(remembered) = self.lock().get_mut(queue) {
             remembered.facts = None;

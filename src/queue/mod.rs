@@ -43,6 +43,7 @@ mod sweep;
 mod undelivered;
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
+pub use enqueue::Incoming;
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
 pub use host::{Host, Queues, Reply, notifier, poll_once};
 pub use notifier::Notifier;

@@ -5,9 +5,9 @@ use super::{
     context::{CallContext, overtaken},
     cross_queue,
     facts::{DeadFacts, LeaseFacts, QueueFacts, range},
+    find::{self, Located},
     outcome::{self, End},
     pause,
-    records::Whereabouts,
     retention,
     state_changes::{Changes, DeadLetters, FINISHED_KEYS_MAX},
     undelivered,
@@ -245,9 +245,19 @@ async fn tell_half_open<S: Storage>(
     if !told && facts.breaker.state(&settings.breaker, now) == BreakerState::HalfOpen {
         cx.breaker_moved(queue, BreakerKind::Work, &facts.breaker, now);
     }
+    tell_ready(store, cx, queue).await
+}
+
+/// Tells what is ready in a queue, as far as it may leave it.
+pub(crate) async fn tell_ready<S: Reads>(
+    store: &mut S,
+    cx: &mut CallContext<'_>,
+    queue: &QueueName,
+) -> Result<(), StoreError> {
+    let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else { return Ok(()) };
     let found = store.read(queue, &[Read::Len(Len::Index(Index::Ready))]).await?;
     let ready = found.and_then(|found| found.first().map(Found::number)).unwrap_or_default();
-    cx.available(queue, &facts, ready, now);
+    cx.available(queue, &facts, ready, store.now());
     Ok(())
 }
 
@@ -372,20 +382,14 @@ async fn pass_deadline<S: Storage>(
     number: u64,
     settings: &QueueSettings,
 ) -> Result<bool, StoreError> {
-    let mut reads: Vec<Read> = QueueFacts::reads().into();
-    reads.extend(LeaseFacts::reads(number));
-    let Some(found) = store.read(queue, &reads).await? else { return Ok(true) };
-    let mut found = found.into_iter();
-    let facts = QueueFacts::found(&mut found)?;
-    let (lease, job) = LeaseFacts::found(queue, number, &mut found)?;
+    let Some(facts) = QueueFacts::read(store, queue).await? else { return Ok(true) };
+    let located = find::locate(store, queue, number).await?;
     let now = store.now();
     let mark = cx.events.len();
     let mut changes = Changes::default();
     changes.fence(Fence::At(Index::Deadline, entry.clone()));
-    let waits = lease.is_none() && job.exists;
-    let position = if waits { super::find::waiting(store, queue, &job).await? } else { None };
-    match position {
-        Some((index, at)) => {
+    match located {
+        Some(Located { job, index, entry: at, lease: None }) if is_waiting(index) => {
             let dead_facts = DeadFacts::read(store, queue, &[&job]).await?;
             let mut dead_letters = DeadLetters::new(queue, dead_facts, &facts, settings, now);
             changes.fence(Fence::At(index, at.clone()));
@@ -395,11 +399,8 @@ async fn pass_deadline<S: Storage>(
             changes.to_dead(&job, history, reason, None, &mut dead_letters, cx);
             dead_letters.finish(&mut changes, cx);
         }
-        None if lease.is_some() || !waits || is_over(&job) => {
-            changes.remove(Index::Deadline, entry.clone());
-        }
-        // It moves at this moment.
-        None => return Ok(false),
+        // It runs, or is done or dead: the entry is in the way.
+        _ => changes.remove(Index::Deadline, entry.clone()),
     }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(_) => {
@@ -415,13 +416,8 @@ async fn pass_deadline<S: Storage>(
     }
 }
 
-fn is_over(job: &super::facts::JobFacts) -> bool {
-    job.history.as_ref().is_some_and(|history| {
-        !matches!(
-            history.whereabouts,
-            Whereabouts::Ready | Whereabouts::Scheduled | Whereabouts::Retrying
-        )
-    })
+fn is_waiting(index: Index) -> bool {
+    matches!(index, Index::Ready | Index::Scheduled | Index::Retrying)
 }
 
 /// Records whose time is over: requests, and moves between queues that are to be completed or forgotten.

@@ -17,8 +17,10 @@ mod newcomers;
 mod notation;
 mod operator;
 pub mod redis;
+pub mod redis_engine;
 mod saved_reply;
 pub(crate) mod sizes;
+pub mod sqlite;
 pub mod storage;
 mod view;
 
