@@ -45,7 +45,7 @@ type Answer = Result<Enqueued, Refused>;
 /// A job on its way in. Made before a call is handed to the writer, which has other things to do than hashing bodies.
 #[derive(Clone, Debug)]
 pub struct Incoming {
-    pub(crate) job: NewJob,
+    job: NewJob,
     /// Where it has an own id or a key.
     sameness: Option<Sameness>,
 }
@@ -55,6 +55,11 @@ impl Incoming {
         let named = job.id.is_some() || job.key.is_some();
         let sameness = named.then(|| job.sameness());
         Self { job, sameness }
+    }
+
+    /// About what it takes of memory and disk.
+    pub fn bytes(&self) -> usize {
+        self.job.bytes()
     }
 }
 
@@ -138,7 +143,7 @@ impl Item {
         now: Timestamp,
         cx: &mut CallContext<'_>,
     ) -> Self {
-        let bytes = incoming.job.bytes();
+        let bytes = incoming.bytes();
         let Incoming { mut job, sameness } = incoming;
         let own_id = job.id.take();
         let is_own = own_id.is_some();
@@ -244,7 +249,7 @@ struct Chunk {
 
 impl Chunk {
     fn is_full(&self, next: &Incoming) -> bool {
-        let bytes = self.bytes + next.job.bytes();
+        let bytes = self.bytes + next.bytes();
         self.items.len() >= BATCH_JOBS || !self.items.is_empty() && bytes > BATCH_BYTES
     }
 
