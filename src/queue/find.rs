@@ -162,20 +162,6 @@ pub(crate) async fn locate_all<S: Reads>(
     Ok(located)
 }
 
-/// Where a job waits. `None`: it does not, or the facts are old.
-pub(crate) async fn waiting<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    job: &JobFacts,
-) -> Result<Option<(Index, Entry)>, StoreError> {
-    let located = locate(store, queue, job.number).await?;
-    let located = located.filter(|located| {
-        let waits = matches!(state_of(located.index), State::Ready | State::Scheduled);
-        waits && located.job.history == job.history
-    });
-    Ok(located.map(|located| (located.index, located.entry)))
-}
-
 /// Looks where their records say that they are. Those that are not there come back: they move, or a record is damaged.
 async fn locate_some<S: Reads>(
     store: &mut S,
