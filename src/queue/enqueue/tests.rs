@@ -1,18 +1,27 @@
 use super::*;
 use crate::{
-    domain::job::Body,
+    domain::{
+        ids::JobId,
+        job::{Body, Expiry},
+    },
     queue::{
         context::Event,
         fixture::{
             Fixture, HOUR, SECOND, at_once, delayed, job, queue, with_body, with_id, with_key,
         },
+        records::{self, KeyRecord},
     },
     store::{
         memory::MemoryStorage,
-        storage::{Entry, Member, Reads, Take, Write},
+        storage::{Batch, Entry, Found, Member, Read, Reads, RecordKey, Take, Write},
     },
 };
-use std::sync::{Arc, Mutex};
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 
 fn duplicate(answer: &Answer) -> bool {
     answer.as_ref().unwrap().deduplicated
@@ -33,7 +42,7 @@ fn numbers_ids_and_answers_follow_the_order_of_the_call() {
 fn what_became_ready_or_becomes_due_is_told_once_for_each_batch() {
     let mut f = Fixture::new();
     let now = f.now();
-    let expires = |after| NewJob { expiry: crate::domain::job::Expiry::After(after), ..job("q") };
+    let expires = |after| NewJob { expiry: Expiry::After(after), ..job("q") };
     f.enqueue_all(vec![
         delayed(job("q"), HOUR),
         delayed(job("q"), SECOND),
@@ -241,6 +250,34 @@ fn two_ways_to_write_a_json_body_are_one_job() {
     f.enqueue(json(r#"{"a":1,"b":2}"#));
     assert!(duplicate(&f.try_enqueue(json("{ \"b\": 2, \"a\": 1 }"))));
     assert_eq!(f.try_enqueue(json(r#"{"a":1,"b":3}"#)), Err(Refused::KeyTaken));
+}
+
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        (0..9i64).prop_map(Into::into),
+        ".{0,2}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3).prop_map(Into::into),
+            proptest::collection::btree_map("[ab\"\\\\é]{0,2}", inner, 0..3)
+                .prop_map(|members| members.into_iter().collect::<serde_json::Value>()),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn json_bodies_are_the_same_if_they_say_the_same(a in any_json(), b in any_json()) {
+        let sameness = |body: String| {
+            let json = "application/json".into();
+            NewJob { content_type: json, ..with_body(job("q"), &body) }.sameness()
+        };
+        prop_assert_eq!(sameness(a.to_string()), sameness(format!("{a:#}")));
+        prop_assert_eq!(sameness(a.to_string()) == sameness(format!("{b:#}")), a == b);
+    }
 }
 
 // ---- other servers ----
