@@ -584,18 +584,4 @@ pub(super) async fn make_room<S: Storage>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_takes_a_large_body_alone_and_a_call_stops_after_its_share() {
-        let mut budget = Budget::new(0, false);
-        assert!(budget.takes(3 << 20), "the first whatever its size");
-        assert!(!budget.takes(1));
-        let mut budget = Budget::new(0, false);
-        assert!(budget.takes(1 << 19) && budget.takes(1 << 19) && !budget.takes(1));
-        assert!(Budget::new(BYTES_MAX, false).takes(5));
-        assert!(Budget::new(BYTES_MAX + 1, false).is_used_up());
-        assert!(!Budget::new(BYTES_MAX + 1, true).is_used_up(), "named ones are all done");
-    }
-}
+mod tests;

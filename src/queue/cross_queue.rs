@@ -188,11 +188,6 @@ fn read_move(record: Option<Bytes>) -> Result<Option<(MoveRecord, Bytes)>, Store
     Ok(records::readable(MoveRecord::read(&bytes))?.map(|record| (record, bytes)))
 }
 
-/// A job of this number has left the queue for another one: what is said about its leases there is refused.
-pub(crate) fn has_left(record: &[u8]) -> bool {
-    matches!(MoveRecord::read(record), Ok(MoveRecord::Left { .. }))
-}
-
 /// Whether a dead letter of this queue is already in the one that it is bound for: then it is to be seen there alone. `record`:
 /// of `Move` under its number here.
 pub(crate) async fn is_moved_away<S: Reads>(
@@ -759,7 +754,6 @@ mod tests {
             refused(SkipReason::KeyTaken),
         ] {
             let bytes = record.bytes();
-            assert_eq!(has_left(&bytes), matches!(record, MoveRecord::Left { .. }));
             assert_eq!(record.entry(9).score, at.millis());
             assert_eq!(MoveRecord::read(&bytes), Ok(record));
         }
