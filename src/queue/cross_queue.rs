@@ -11,12 +11,14 @@
 use super::{
     bulk::{self, Decision, Fate, Known, Part},
     context::{CallContext, overtaken},
-    encoding::{FORMAT, Read as ReadResult, Unreadable::Damaged, open, put_text, put_u48, put_u64, seal},
+    encoding::{
+        FORMAT, Read as ReadResult, Unreadable::Damaged, open, put_text, put_u48, put_u64, seal,
+    },
     facts::{JobFacts, QueueFacts},
+    find::has_id,
     records::{self, DeadRecord, History, IdRecord, KeyRecord, Whereabouts},
     removal::{Belongings, LetterFacts, Owner},
     requeue::{candidates, keys_of},
-    find::has_id,
     select::DeadEntry,
     state_changes::{
         Changes, FIRST_FAILURE, FoundKey, LAST_FAILURE, Total, attempt_part, kept_attempts,
@@ -413,7 +415,8 @@ async fn travellers<S: Reads>(
             continue;
         };
         let rest = job.as_ref().and_then(|job| records::read_job_rest(job).ok());
-        let history = history.map(|it| records::readable(records::read_history(&it))).transpose()?;
+        let history =
+            history.map(|it| records::readable(records::read_history(&it))).transpose()?;
         travellers.push(Traveller {
             at,
             number: arrival.number,

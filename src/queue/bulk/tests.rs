@@ -12,15 +12,11 @@ use crate::{
         verdict::Ending,
     },
     env::Clock,
-    queue::{
-        Answer, QueueMemory, StoreLimits, Verb, View, Viewed, enqueue::Incoming, poll_once,
-    },
+    queue::{Answer, QueueMemory, StoreLimits, Verb, View, Viewed, enqueue::Incoming, poll_once},
     store::{
         Claim, Nack, Purge, Purged, Requeue, Requeued, Settlements, Share, Stats, Sweep, Totals,
         memory::MemoryStorage,
-        storage::{
-            Batch, Found, Reads, Take, Taken,
-        },
+        storage::{Batch, Found, Reads, Take, Taken},
     },
 };
 use std::{
@@ -55,7 +51,9 @@ struct OneServer {
 enum Then {
     Nothing,
     /// It is killed, and the batch is applied or not.
-    Killed { applied: bool },
+    Killed {
+        applied: bool,
+    },
     Others(Hook),
 }
 
@@ -284,10 +282,8 @@ impl Fixture {
 
     /// What another server does in time.
     fn sweep(&self) {
-        let sweep = Sweep {
-            spare_made_before: Timestamp::default(),
-            spare_until: Timestamp::default(),
-        };
+        let sweep =
+            Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
         self.run(Verb::Sweep(sweep, vec![queue("q"), queue("other")]));
     }
 
@@ -454,12 +450,8 @@ fn a_move_that_was_killed_is_completed_by_the_sweep() {
             let place = if arrived { ("other", State::Ready) } else { ("q", State::Dead) };
             assert_eq!(f.places(&id), [(place.0.to_owned(), place.1)], "{batches} {applied}");
             assert_eq!(f.listed("q"), usize::from(!arrived), "a job is listed where it is");
-            let purge = || Purge {
-                part: part("q"),
-                which: oldest(1),
-                dry_run: false,
-                request: None,
-            };
+            let purge =
+                || Purge { part: part("q"), which: oldest(1), dry_run: false, request: None };
             if begun && !arrived {
                 assert_eq!(f.purge(purge()).count, 0, "it is bound for the other queue");
             }
@@ -472,14 +464,12 @@ fn a_move_that_was_killed_is_completed_by_the_sweep() {
             // Back and forth: what is left of a move must not be taken for another one.
             if begun {
                 f.fail_all("other");
-                let back = Requeue {
-                    part: part("other"),
-                    ..requeue_to(Some("q"), oldest(1), None)
-                };
-                assert_eq!(f.requeue(back).ids, [id.clone()]);
+                let back =
+                    Requeue { part: part("other"), ..requeue_to(Some("q"), oldest(1), None) };
+                assert_eq!(f.requeue(back).ids, std::slice::from_ref(&id));
                 f.fail_all("q");
                 let there = requeue_to(Some("other"), oldest(1), None);
-                assert_eq!(f.requeue(there).ids, [id.clone()]);
+                assert_eq!(f.requeue(there).ids, std::slice::from_ref(&id));
                 assert_eq!(f.places(&id), [("other".to_owned(), State::Ready)]);
                 f.is_clean("q", 0);
             }
