@@ -4,8 +4,9 @@ use super::{
     context::{CallContext, after_some, overtaken},
     cross_queue,
     facts::QueueFacts,
-    purge, records, requeue,
+    purge, records,
     requests::{BulkProgress, Earlier, Journal},
+    requeue,
     select::{self, DeadEntry},
     state_changes::Changes,
 };
@@ -171,7 +172,8 @@ pub(super) async fn run<S: Storage>(
     let queue = &bulk.part.queue;
     let mut begun = false;
     for _ in 0..RESTARTS_MAX {
-        let (journal, progress) = match Journal::find(store, queue, bulk.call, bulk.request).await? {
+        let (journal, progress) = match Journal::find(store, queue, bulk.call, bulk.request).await?
+        {
             None => return Ok(Err(BulkRefused::NoSuchQueue)),
             Some(Earlier::Answered(progress)) => return Ok(Ok(progress)),
             Some(Earlier::Another) => return Ok(Err(BulkRefused::RequestIdTaken)),
@@ -271,9 +273,8 @@ impl Bulk<'_> {
         let mut chunk = Chunk::new(progress);
         let looked_at = progress.looked_at;
         let items = some.iter().zip(letters);
-        chunk.items = items
-            .map(|(id, letter)| Item { named: Some(id.clone()), letter, looked_at })
-            .collect();
+        chunk.items =
+            items.map(|(id, letter)| Item { named: Some(id.clone()), letter, looked_at }).collect();
         chunk.last = some.len() == rest.len();
         Ok(chunk)
     }
@@ -337,8 +338,7 @@ impl Call<'_> {
         store: &mut S,
         cx: &mut CallContext<'_>,
     ) -> Result<Result<(), Overtaken>, StoreError> {
-        if !self.progress.moving.is_empty()
-            && self.complete_moves(store, cx, false).await?.is_err()
+        if !self.progress.moving.is_empty() && self.complete_moves(store, cx, false).await?.is_err()
         {
             return Ok(Err(Overtaken));
         }
@@ -363,7 +363,9 @@ impl Call<'_> {
             let budget = Budget::new(self.progress.bytes, self.bulk.is_named());
             let stopped = match items.first() {
                 // The caller can go on where this call stops.
-                Some(Item { letter: Some(letter), .. }) if budget.is_used_up() => Some(letter.death),
+                Some(Item { letter: Some(letter), .. }) if budget.is_used_up() => {
+                    Some(letter.death)
+                }
                 _ => None,
             };
             let part = match stopped {
@@ -555,10 +557,8 @@ pub(super) async fn make_room<S: Storage>(
 ) -> Result<(), StoreError> {
     let settings = cx.queue(queue);
     for _ in 0..ROUNDS_MAX {
-        let reads = [
-            Read::Record(Table::Queue, RecordKey::Only),
-            Read::Len(Len::Index(Index::Dead)),
-        ];
+        let reads =
+            [Read::Record(Table::Queue, RecordKey::Only), Read::Len(Len::Index(Index::Dead))];
         let Some(found) = store.read(queue, &reads).await? else { return Ok(()) };
         let mut found = found.into_iter();
         let Some(record) = found.next().and_then(|found| found.record()) else { return Ok(()) };
@@ -584,18 +584,4 @@ pub(super) async fn make_room<S: Storage>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_takes_a_large_body_alone_and_a_call_stops_after_its_share() {
-        let mut budget = Budget::new(0, false);
-        assert!(budget.takes(3 << 20), "the first whatever its size");
-        assert!(!budget.takes(1));
-        let mut budget = Budget::new(0, false);
-        assert!(budget.takes(1 << 19) && budget.takes(1 << 19) && !budget.takes(1));
-        assert!(Budget::new(BYTES_MAX, false).takes(5));
-        assert!(Budget::new(BYTES_MAX + 1, false).is_used_up());
-        assert!(!Budget::new(BYTES_MAX + 1, true).is_used_up(), "named ones are all done");
-    }
-}
+mod tests;

@@ -11,12 +11,14 @@
 use super::{
     bulk::{self, Decision, Fate, Known, Part},
     context::{CallContext, overtaken},
-    encoding::{FORMAT, Read as ReadResult, Unreadable::Damaged, open, put_text, put_u48, put_u64, seal},
+    encoding::{
+        FORMAT, Read as ReadResult, Unreadable::Damaged, open, put_text, put_u48, put_u64, seal,
+    },
     facts::{JobFacts, QueueFacts},
+    find::has_id,
     records::{self, DeadRecord, History, IdRecord, KeyRecord, Whereabouts},
     removal::{Belongings, LetterFacts, Owner},
     requeue::{candidates, keys_of},
-    find::has_id,
     select::DeadEntry,
     state_changes::{
         Changes, FIRST_FAILURE, FoundKey, LAST_FAILURE, Total, attempt_part, kept_attempts,
@@ -186,11 +188,6 @@ async fn moves<S: Reads>(
 fn read_move(record: Option<Bytes>) -> Result<Option<(MoveRecord, Bytes)>, StoreError> {
     let Some(bytes) = record else { return Ok(None) };
     Ok(records::readable(MoveRecord::read(&bytes))?.map(|record| (record, bytes)))
-}
-
-/// A job of this number has left the queue for another one: what is said about its leases there is refused.
-pub(crate) fn has_left(record: &[u8]) -> bool {
-    matches!(MoveRecord::read(record), Ok(MoveRecord::Left { .. }))
 }
 
 /// Whether a dead letter of this queue is already in the one that it is bound for: then it is to be seen there alone. `record`:
@@ -418,7 +415,8 @@ async fn travellers<S: Reads>(
             continue;
         };
         let rest = job.as_ref().and_then(|job| records::read_job_rest(job).ok());
-        let history = history.map(|it| records::readable(records::read_history(&it))).transpose()?;
+        let history =
+            history.map(|it| records::readable(records::read_history(&it))).transpose()?;
         travellers.push(Traveller {
             at,
             number: arrival.number,
@@ -759,7 +757,6 @@ mod tests {
             refused(SkipReason::KeyTaken),
         ] {
             let bytes = record.bytes();
-            assert_eq!(has_left(&bytes), matches!(record, MoveRecord::Left { .. }));
             assert_eq!(record.entry(9).score, at.millis());
             assert_eq!(MoveRecord::read(&bytes), Ok(record));
         }

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     domain::{ids::QueueName, job::DeadReason, time::Timestamp},
     store::{
-        DeadCount, DeadCountQuery, DeadCounts, DeadLetterPage, DeadLetterQuery, Deaths, LatestDeath,
-        StoreError, sizes,
+        DeadCount, DeadCountQuery, DeadCounts, DeadLetterPage, DeadLetterQuery, Deaths,
+        LatestDeath, StoreError, sizes,
         storage::{Counter, CounterGroup, Found, Index, Len, Read, Reads, RecordKey, Table},
     },
 };
@@ -67,8 +67,7 @@ impl Walk<'_> {
             self.looked_at += letters.len();
             let last = letters.last().map_or(self.last, |letter| letter.death);
             if let Some(search) = &query.search {
-                let fits =
-                    select::matching(store, &part.queue, &search.filter, &letters).await?;
+                let fits = select::matching(store, &part.queue, &search.filter, &letters).await?;
                 let mut fits = fits.into_iter();
                 letters.retain(|_| fits.next().unwrap_or(false));
             }
@@ -199,7 +198,7 @@ async fn count<S: Reads>(
 fn read_dead(found: Option<Found>) -> Result<Option<DeadRecord>, StoreError> {
     let Some(record) = found.and_then(Found::record) else { return Ok(None) };
     let dead = records::readable(records::read_dead(&record))?.map(|(_, dead)| dead);
-    Ok(Some(dead.unwrap_or(DeadRecord {
+    Ok(Some(dead.unwrap_or_else(|| DeadRecord {
         reason: DeadReason::Corrupt,
         died_at: Timestamp::default(),
         counted_as: String::new(),

@@ -136,10 +136,7 @@ impl RequestRecord {
     }
 }
 
-fn list<T>(
-    read: &mut Reader<'_>,
-    mut one: impl FnMut(&mut Reader<'_>) -> Read<T>,
-) -> Read<Vec<T>> {
+fn list<T>(read: &mut Reader<'_>, mut one: impl FnMut(&mut Reader<'_>) -> Read<T>) -> Read<Vec<T>> {
     let count = read.u64()?;
     (0..count).map(|_| one(read)).collect()
 }

@@ -1,7 +1,7 @@
 //! Requeue: dead letters go back to work, in their own queue or in another.
 
 use super::{
-    bulk::{self, Action, Bulk, BulkRefused, Budget, Decision, Fate, Item, Known, Part},
+    bulk::{self, Action, Budget, Bulk, BulkRefused, Decision, Fate, Item, Known, Part},
     context::CallContext,
     facts::record_fence,
     records::{self, KeyRecord, Whereabouts},

@@ -163,12 +163,7 @@ async fn remove_completed<S: Storage>(
     }
     let owners: Vec<_> = jobs
         .iter()
-        .map(|(job, record)| Owner {
-            job,
-            record: record.as_ref(),
-            damaged: false,
-            has_key: false,
-        })
+        .map(|(job, record)| Owner { job, record: record.as_ref(), damaged: false, has_key: false })
         .collect();
     let belongings = Belongings::find(store, queue, &owners).await?;
     let mut changes = Changes::default();

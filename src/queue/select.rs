@@ -173,11 +173,9 @@ pub(crate) async fn matching<S: Reads>(
     for (found, letter) in found.into_iter().zip(letters) {
         matching.push(match found.record().filter(|it| records::death_of(it) == letter.death) {
             Some(record) => {
-                let dead = records::readable(records::read_dead(&record))?;
-                let (reason, died_at) = dead.map_or((DeadReason::Corrupt, Default::default()), |it| {
-                    (it.1.reason, it.1.died_at)
-                });
-                filter.fits_death(reason, died_at)
+                let dead = records::readable(records::read_dead(&record))?.map(|(_, dead)| dead);
+                let reason = dead.as_ref().map_or(DeadReason::Corrupt, |dead| dead.reason);
+                filter.fits_death(reason, dead.map(|dead| dead.died_at).unwrap_or_default())
             }
             None => false,
         });

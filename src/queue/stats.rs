@@ -30,10 +30,7 @@ pub(crate) async fn stats<S: Reads>(
     Ok(Some(sum))
 }
 
-async fn of_queue<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-) -> Result<Option<Stats>, StoreError> {
+async fn of_queue<S: Reads>(store: &mut S, queue: &QueueName) -> Result<Option<Stats>, StoreError> {
     let mut reads: Vec<_> = depth_reads().collect();
     reads.push(Read::Counters(CounterGroup::Totals));
     let Some(found) = store.read(queue, &reads).await? else { return Ok(None) };
