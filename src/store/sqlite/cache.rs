@@ -1,6 +1,6 @@
 //! What the writer keeps in memory: the sums of every queue, its small records, and all leases.
 
-use super::rows;
+use super::{read, rows, schema::KEYED_TABLES};
 use crate::{
     domain::{ids::QueueName, store_clock::Kept, time::Timestamp},
     store::storage::{Counter, Index, Len, RecordKey, Table},
@@ -8,7 +8,7 @@ use crate::{
 use bytes::Bytes;
 use rusqlite::Connection;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hasher},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -209,42 +209,38 @@ impl Cache {
         cache.highest_job = highest.map_or(0, i64::cast_unsigned);
         cache.next_number = store.map_or(1, |store| store.next_number).max(cache.highest_job + 1);
         cache.next_queue = store.map_or(1, |store| store.next_queue);
-        let mut by_id = HashMap::new();
-        let mut statement =
-            connection.prepare("SELECT queue, name, sums FROM queue WHERE queue > 0")?;
-        let mut found = statement.query([])?;
-        while let Some(row) = found.next()? {
-            let Some(name) = QueueName::parse(row.get_ref(1)?.as_str()?) else { continue };
-            let queue = CachedQueue::new(row.get(0)?, name, Sums::read(row.get_ref(2)?.as_blob()?));
-            by_id.insert(queue.id, cache.queues.len());
-            cache.push(queue);
-        }
-        for (table, name) in
-            super::schema::KEYED_TABLES.into_iter().filter(|(table, _)| rows::is_cached(*table))
-        {
-            let mut statement =
-                connection.prepare(&format!("SELECT queue, key, record FROM {name}"))?;
-            let mut found = statement.query([])?;
-            while let Some(row) = found.next()? {
-                let (queue, key) =
-                    (by_id.get(&row.get(0)?), rows::read_key(table, row.get_ref(1)?));
-                if let (Some(queue), Some(key)) = (queue, key) {
+        let mut by_id = HashMap::<i64, usize>::new();
+        let queues = "SELECT queue, name, sums FROM queue WHERE queue > 0";
+        read::for_each(connection, queues, [], |row| {
+            if let Some(name) = QueueName::parse(row.get_ref(1)?.as_str()?) {
+                let sums = Sums::read(row.get_ref(2)?.as_blob()?);
+                by_id.insert(row.get(0)?, cache.queues.len());
+                cache.push(CachedQueue::new(row.get(0)?, name, sums));
+            }
+            Ok(())
+        })?;
+        for (table, name) in KEYED_TABLES.into_iter().filter(|(table, _)| rows::is_cached(*table)) {
+            let records = format!("SELECT queue, key, record FROM {name}");
+            read::for_each(connection, &records, [], |row| {
+                let key = rows::read_key(table, row.get_ref(1)?);
+                if let (Some(queue), Some(key)) = (by_id.get(&row.get(0)?), key) {
                     cache.queues[*queue].records.insert((table, key), rows::record(row, 2)?);
                 }
-            }
+                Ok(())
+            })?;
         }
-        let mut statement =
-            connection.prepare("SELECT number, queue, expiry, record FROM lease")?;
-        let mut found = statement.query([])?;
-        while let Some(row) = found.next()? {
-            let number = row.get::<_, i64>(0)?.cast_unsigned();
-            let expiry = row.get::<_, i64>(2)?.cast_unsigned();
-            let lease = CachedLease { queue: row.get(1)?, expiry, record: rows::record(row, 3)? };
-            if let Some(queue) = by_id.get(&lease.queue) {
-                cache.queues[*queue].leased.insert((expiry, number));
+        let leases = "SELECT number, queue, expiry, record FROM lease";
+        read::for_each(connection, leases, [], |row| {
+            let (number, queue, expiry) =
+                (row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, i64>(2)?);
+            let (number, expiry) = (number.cast_unsigned(), expiry.cast_unsigned());
+            if let Some(at) = by_id.get(&queue) {
+                let lease = CachedLease { queue, expiry, record: rows::record(row, 3)? };
+                cache.queues[*at].leased.insert((expiry, number));
                 cache.leases.insert(number, lease);
             }
-        }
+            Ok(())
+        })?;
         Ok(cache)
     }
 
@@ -294,24 +290,20 @@ impl Cache {
         self.leases.get(&number).filter(|lease| lease.queue == queue)
     }
 
-    /// In place of the one that was there, of whichever queue.
+    /// In place of the one that was there, of this queue or of another.
     pub(super) fn put_lease(&mut self, at: usize, number: u64, expiry: u64, record: Bytes) {
+        if let Some(old) = self.leases.get(&number).map(|lease| lease.queue) {
+            let is_old = |queue: &CachedQueue| queue.id == old;
+            let of = Some(at).filter(|at| is_old(&self.queues[*at]));
+            if let Some(of) = of.or_else(|| self.queues.iter().position(is_old)) {
+                self.delete_lease(of, number);
+            }
+        }
         let queue = &mut self.queues[at];
-        let lease = CachedLease { queue: queue.id, expiry, record };
+        self.leases.insert(number, CachedLease { queue: queue.id, expiry, record });
         queue.leased.insert((expiry, number));
         queue.sums.add(Len::Table(Table::Lease), 1);
         queue.sums.add(Len::Index(Index::Leased), 1);
-        if let Some(old) = self.leases.insert(number, lease) {
-            let queue = self.queues[at].id;
-            let has_entry = (old.queue, old.expiry) != (queue, expiry);
-            let of = match old.queue {
-                same if same == queue => Some(at),
-                other => self.queues.iter().position(|queue| queue.id == other),
-            };
-            if let Some(of) = of {
-                self.lease_left(of, number, old.expiry, has_entry);
-            }
-        }
     }
 
     /// Its expiry stays. False: there is none.
@@ -320,23 +312,17 @@ impl Cache {
         lease.map(|lease| lease.record = record.clone()).is_some()
     }
 
+    /// False: there is none.
     pub(super) fn delete_lease(&mut self, at: usize, number: u64) -> bool {
-        if self.lease(self.queues[at].id, number).is_none() {
+        let queue = &mut self.queues[at];
+        let Entry::Occupied(lease) = self.leases.entry(number) else { return false };
+        if lease.get().queue != queue.id {
             return false;
         }
-        if let Some(old) = self.leases.remove(&number) {
-            self.lease_left(at, number, old.expiry, true);
-        }
-        true
-    }
-
-    fn lease_left(&mut self, at: usize, number: u64, expiry: u64, has_entry: bool) {
-        let queue = &mut self.queues[at];
-        if has_entry {
-            queue.leased.remove(&(expiry, number));
-        }
+        queue.leased.remove(&(lease.remove().expiry, number));
         queue.sums.subtract(Len::Table(Table::Lease), 1);
         queue.sums.subtract(Len::Index(Index::Leased), 1);
+        true
     }
 
     /// The end of the lease after it.

@@ -235,8 +235,7 @@ impl<W: Work> SqliteStore<W> {
 
     /// Calls that come after this are refused; those that came before are answered.
     pub async fn close(&self) {
-        let (reply, _) = oneshot::channel();
-        drop(self.inbox.send(Envelope::Close(reply)).await);
+        drop(self.inbox.send(Envelope::Close).await);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             // The thread ends once it has answered what it was given.

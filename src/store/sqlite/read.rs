@@ -278,11 +278,24 @@ pub(super) fn collect<T>(
     columns: impl Params,
     read: impl Fn(&Row<'_>) -> Result<Option<T>>,
 ) -> Result<Vec<T>> {
+    let mut out = Vec::new();
+    for_each(connection, sql, columns, |row| {
+        out.extend(read(row)?);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+pub(super) fn for_each(
+    connection: &Connection,
+    sql: &str,
+    columns: impl Params,
+    mut each: impl FnMut(&Row<'_>) -> Result<()>,
+) -> Result<()> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut found = statement.query(columns)?;
-    let mut out = Vec::new();
     while let Some(row) = found.next()? {
-        out.extend(read(row)?);
+        each(row)?;
     }
-    Ok(out)
+    Ok(())
 }

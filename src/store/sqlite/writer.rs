@@ -74,7 +74,7 @@ pub(super) enum Envelope<W: Work> {
     /// No reply: no caller waits.
     Call(W::Call, Option<Reply<W>>),
     /// No more calls after this one.
-    Close(Reply<W>),
+    Close,
 }
 
 /// Calls that become one transaction.
@@ -82,13 +82,12 @@ struct Step<W: Work> {
     calls: Vec<W::Call>,
     replies: Vec<Option<Reply<W>>>,
     bytes: usize,
-    /// Dropped once all is answered.
-    closing: Option<Reply<W>>,
+    closing: bool,
 }
 
 impl<W: Work> Step<W> {
     fn new() -> Self {
-        Self { calls: Vec::new(), replies: Vec::new(), bytes: 0, closing: None }
+        Self { calls: Vec::new(), replies: Vec::new(), bytes: 0, closing: false }
     }
 
     fn add(&mut self, envelope: Envelope<W>) {
@@ -98,7 +97,7 @@ impl<W: Work> Step<W> {
                 self.calls.push(call);
                 self.replies.push(reply);
             }
-            Envelope::Close(reply) => self.closing = Some(reply),
+            Envelope::Close => self.closing = true,
         }
     }
 
@@ -177,7 +176,7 @@ impl<'c, W: Work> Writer<'c, W> {
             {
                 step.add(envelope);
             }
-            if step.closing.is_some() {
+            if step.closing {
                 inbox.close();
             }
             step.refuse_jobs_when_low(&self.setup.disk);
@@ -197,7 +196,7 @@ impl<'c, W: Work> Writer<'c, W> {
     /// Runs the calls in one transaction and answers them when it is on disk.
     fn step(&mut self, reading: Reading, step: Step<W>) -> Result<(), Failure> {
         let Step { calls, replies, closing, .. } = step;
-        match self.transact(reading, calls, closing.is_some()) {
+        match self.transact(reading, calls, closing) {
             Ok(answers) => {
                 self.work.committed(&mut self.storage);
                 for (reply, answer) in replies.into_iter().zip(answers) {
@@ -295,7 +294,7 @@ fn stop<W: Work>(inbox: &mut mpsc::Receiver<Envelope<W>>, health: &RwLock<Health
             Envelope::Call(_, reply) => {
                 refuse::<W>(reply, StoreError::Unavailable(format!("writes have stopped: {why}")));
             }
-            Envelope::Close(_) => inbox.close(),
+            Envelope::Close => inbox.close(),
         }
     }
 }

@@ -211,3 +211,8 @@ fn compare_many<E: TestEngine>() {
 fn memory_answers_as_memory_does() {
     compare_many::<crate::engines::Memory>();
 }
+
+#[test]
+fn sqlite_does_as_memory_does() {
+    compare_many::<crate::sqlite::Sqlite>();
+}
