@@ -4,9 +4,10 @@ use crate::engines::TestEngine;
 use redrive::{
     domain::{ids::QueueName, time::Timestamp},
     env::ManualClock,
+    queue::poll_once,
     store::{
         StoreError,
-        sqlite::{Durability, Options, SqliteStorage, SqliteStore, Work, poll_once},
+        sqlite::{Durability, Options, SqliteStorage, SqliteStore, Work},
         storage::{
             Applied, Batch, Found, LeaseTemplate, Read, Reads, RecordKey, Storage, Table, Take,
             Taken,
@@ -15,6 +16,7 @@ use redrive::{
 };
 use std::{any::Any, ops::Range, path::Path, sync::Arc};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 type Answer = Box<dyn Any + Send>;
 type Run = Box<dyn FnOnce(&mut SqliteStorage<'_>) -> Result<Answer, StoreError> + Send>;
@@ -30,6 +32,11 @@ pub(crate) struct Calls;
 impl Work for Calls {
     type Call = Call;
     type Answer = Answer;
+    type Reply = oneshot::Sender<Result<Answer, StoreError>>;
+
+    fn answer(reply: Self::Reply, answer: Result<Answer, StoreError>) {
+        drop(reply.send(answer));
+    }
 
     fn bytes(_: &Call) -> usize {
         0
@@ -70,7 +77,9 @@ impl SqliteCalls {
         run: impl FnOnce(&mut SqliteStorage<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let run: Run = Box::new(|storage| Ok(Box::new(run(storage)?)));
-        let answer = self.0.call(Call { adds_jobs, run }).await?;
+        let (reply, answer) = oneshot::channel();
+        self.0.submit(Call { adds_jobs, run }, reply)?;
+        let answer = answer.await.expect("the writer answers")?;
         Ok(*answer.downcast().expect("the answer of this call"))
     }
 }

@@ -45,6 +45,22 @@ macro_rules! store_test {
                 $crate::harness::run(scenario::<redrive::queue::hosts::memory::MemoryStore>);
             }
 
+            #[test]
+            fn redis() {
+                $crate::harness::run(scenario::<redrive::store::redis::RedisStore>);
+            }
+
+            #[test]
+            fn redis_cluster() {
+                let scenario = scenario::<redrive::store::redis::RedisStore>;
+                $crate::harness::run_in($crate::engines::Site::Cluster, scenario);
+            }
+
+            #[test]
+            fn valkey() {
+                let scenario = scenario::<redrive::store::redis::RedisStore>;
+                $crate::harness::run_in($crate::engines::Site::Valkey, scenario);
+            }
         }
     };
     ($(#[$meta:meta])* embedded only: async fn $name:ident($h:ident) $body:block) => {
@@ -62,6 +78,10 @@ macro_rules! store_test {
             $h.audit().await;
         }
 
+        #[test]
+        fn embedded() {
+            $crate::harness::run(scenario::<redrive::store::embedded::Embedded>);
+        }
     };
 }
 

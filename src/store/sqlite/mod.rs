@@ -42,12 +42,10 @@ use std::{
     fs::File,
     io,
     path::PathBuf,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
-    task::{Context, Poll, Waker},
     thread,
 };
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use writer::{Envelope, Setup, SharedClock, Writer, is_stopped};
 
 /// Calls that wait for the writer; more are refused as overload.
@@ -71,7 +69,7 @@ pub struct SqliteStore<W: Work> {
     disk: Disk,
     reading: Arc<Semaphore>,
     /// In KiB.
-    room: Semaphore,
+    room: Arc<Semaphore>,
     /// The database; after the readers, see `Checkpointer::start`.
     _file: Option<Arc<File>>,
 }
@@ -154,7 +152,7 @@ impl<W: Work> SqliteStore<W> {
             health,
             disk,
             reading: Arc::new(Semaphore::new(READERS_MAX)),
-            room: Semaphore::new(WAITING_KIB_MAX),
+            room: Arc::new(Semaphore::new(WAITING_KIB_MAX)),
             _file: file,
         })
     }
@@ -164,16 +162,10 @@ impl<W: Work> SqliteStore<W> {
         lock(&self.time).now(self.clock.read())
     }
 
-    /// Hands a call to the writer and waits for its answer. If this future is dropped when the answer is there but was not
-    /// taken, or before that, [`Work::undelivered`] says what is done.
-    pub async fn call(&self, call: W::Call) -> Result<W::Answer, StoreError> {
-        let _room = self.room_for(&call)?;
-        let (reply, answer) = oneshot::channel();
-        let mut waiting = Waiting { store: self, answer };
-        self.send(Envelope::Call(call, Some(reply)))?;
-        (&mut waiting.answer).await.unwrap_or_else(|_| {
-            Err(StoreError::OutcomeUnknown("the writer ended before it answered".into()))
-        })
+    /// Hands a call to the writer; its answer goes to `reply`.
+    pub fn submit(&self, call: W::Call, reply: W::Reply) -> Result<(), StoreError> {
+        let room = self.room_for(&call)?;
+        self.send(Envelope::Call(call, (reply, room)))
     }
 
     fn send(&self, envelope: Envelope<W>) -> Result<(), StoreError> {
@@ -188,9 +180,9 @@ impl<W: Work> SqliteStore<W> {
     }
 
     /// What waits for the disk takes memory, which has an end.
-    fn room_for(&self, call: &W::Call) -> Result<SemaphorePermit<'_>, StoreError> {
+    fn room_for(&self, call: &W::Call) -> Result<OwnedSemaphorePermit, StoreError> {
         let kib = u32::try_from(W::bytes(call) / 1024 + 1).unwrap_or(u32::MAX);
-        self.room.try_acquire_many(kib).map_err(|_| {
+        self.room.clone().try_acquire_many_owned(kib).map_err(|_| {
             StoreError::Overloaded(format!("{} MiB wait for the disk", WAITING_KIB_MAX / 1024))
         })
     }
@@ -245,38 +237,10 @@ impl<W: Work> SqliteStore<W> {
     }
 }
 
-/// A caller that may go away when its answer is there but not yet taken.
-struct Waiting<'a, W: Work> {
-    store: &'a SqliteStore<W>,
-    answer: oneshot::Receiver<Result<W::Answer, StoreError>>,
-}
-
-impl<W: Work> Drop for Waiting<'_, W> {
-    fn drop(&mut self) {
-        // From here on the writer notices by itself that the caller has gone.
-        self.answer.close();
-        if let Ok(Ok(answer)) = self.answer.try_recv()
-            && let Some(call) = W::undelivered(answer)
-        {
-            // If even this cannot be sent, the leases run out.
-            drop(self.store.send(Envelope::Call(call, None)));
-        }
-    }
-}
-
 /// The one clock, going on from where the store has been. A store without one is new.
 fn start_clock(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<SharedClock> {
     let kept = StoreRow::load(connection)?.map(|store| store.kept);
     Ok(Arc::new(Mutex::new(StoreClock::start(kept, clock.read()))))
-}
-
-/// What a future gives whose storage is this engine's: all of it is done at the first poll. None: it waits for something
-/// else, which it must not.
-pub fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

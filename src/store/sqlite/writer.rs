@@ -19,7 +19,7 @@ use std::{
     fs::File,
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// The calls of one transaction.
 const STEP_MAX: usize = 2_048;
@@ -32,6 +32,8 @@ pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
 pub trait Work: Send + 'static {
     type Call: Send + 'static;
     type Answer: Send + 'static;
+    /// Where an answer goes.
+    type Reply: Send + 'static;
 
     /// About what a call takes of memory and disk.
     fn bytes(call: &Self::Call) -> usize;
@@ -57,10 +59,7 @@ pub trait Work: Send + 'static {
     /// Nothing of the calls happened.
     fn rolled_back(&mut self) {}
 
-    /// What has to be done when a caller has gone before it had its answer.
-    fn undelivered(_: Self::Answer) -> Option<Self::Call> {
-        None
-    }
+    fn answer(reply: Self::Reply, answer: Result<Self::Answer, StoreError>);
 
     /// Runs after the last call, in its transaction.
     fn close(&mut self, _: &mut SqliteStorage<'_>) -> Result<(), StoreError> {
@@ -68,11 +67,11 @@ pub trait Work: Send + 'static {
     }
 }
 
-pub(super) type Reply<W> = oneshot::Sender<Result<<W as Work>::Answer, StoreError>>;
+/// Where an answer goes, and the memory that its call takes.
+pub(super) type Waiting<W> = (<W as Work>::Reply, OwnedSemaphorePermit);
 
 pub(super) enum Envelope<W: Work> {
-    /// No reply: no caller waits.
-    Call(W::Call, Option<Reply<W>>),
+    Call(W::Call, Waiting<W>),
     /// No more calls after this one.
     Close,
 }
@@ -80,7 +79,7 @@ pub(super) enum Envelope<W: Work> {
 /// Calls that become one transaction.
 struct Step<W: Work> {
     calls: Vec<W::Call>,
-    replies: Vec<Option<Reply<W>>>,
+    replies: Vec<Waiting<W>>,
     bytes: usize,
     closing: bool,
 }
@@ -124,10 +123,8 @@ impl<W: Work> Step<W> {
     }
 }
 
-fn refuse<W: Work>(reply: Option<Reply<W>>, error: StoreError) {
-    if let Some(reply) = reply {
-        drop(reply.send(Err(error)));
-    }
+fn refuse<W: Work>((reply, _room): Waiting<W>, error: StoreError) {
+    W::answer(reply, Err(error));
 }
 
 /// What the writer is started with.
@@ -147,13 +144,11 @@ pub(super) struct Writer<'c, W: Work> {
     setup: Setup,
     /// Whether commits wait for the disk.
     waits_for_disk: bool,
-    /// Calls of callers that have gone.
-    undelivered: Vec<W::Call>,
 }
 
 impl<'c, W: Work> Writer<'c, W> {
     pub(super) fn new(storage: SqliteStorage<'c>, work: W, setup: Setup) -> Self {
-        Self { storage, work, setup, waits_for_disk: true, undelivered: Vec::new() }
+        Self { storage, work, setup, waits_for_disk: true }
     }
 
     /// Takes calls until the store is closed.
@@ -164,13 +159,8 @@ impl<'c, W: Work> Writer<'c, W> {
     ) {
         loop {
             let mut step = Step::new();
-            for call in self.undelivered.drain(..) {
-                step.add(Envelope::Call(call, None));
-            }
-            if step.calls.is_empty() {
-                let Some(first) = inbox.blocking_recv() else { return };
-                step.add(first);
-            }
+            let Some(first) = inbox.blocking_recv() else { return };
+            step.add(first);
             while !step.is_full()
                 && let Ok(envelope) = inbox.try_recv()
             {
@@ -199,14 +189,8 @@ impl<'c, W: Work> Writer<'c, W> {
         match self.transact(reading, calls, closing) {
             Ok(answers) => {
                 self.work.committed(&mut self.storage);
-                for (reply, answer) in replies.into_iter().zip(answers) {
-                    let unsent = match reply {
-                        Some(reply) => reply.send(Ok(answer)).err(),
-                        None => None,
-                    };
-                    if let Some(Ok(answer)) = unsent {
-                        self.undelivered.extend(W::undelivered(answer));
-                    }
+                for ((reply, _room), answer) in replies.into_iter().zip(answers) {
+                    W::answer(reply, Ok(answer));
                 }
                 Ok(())
             }
