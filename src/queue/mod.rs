@@ -42,14 +42,30 @@ mod stats;
 mod sweep;
 mod undelivered;
 
+/// The records of jobs, for the benchmarks alone.
+#[doc(hidden)]
+pub mod measured {
+    use super::records;
+    use crate::domain::job::Spec;
+    use bytes::Bytes;
+
+    pub fn write_job(spec: &Spec) -> Bytes {
+        records::job(spec, 1, None, &Default::default()).record
+    }
+
+    pub fn read_job(record: &Bytes) -> Option<Spec> {
+        records::read_job(record, None).ok()
+    }
+}
+
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
 pub use enqueue::Incoming;
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
 pub use host::{Host, Queues, Reply, notifier, poll_once};
 pub use notifier::Notifier;
 mod verify_stub {
-    use crate::store::{AuditReport, StoreError, storage::Reads};
-    pub async fn verify<S: Reads>(_: &mut S, _: &mut dyn FnMut(u64)) -> Result<AuditReport, StoreError> {
+    use crate::store::{AuditProgress, AuditReport, StoreError, storage::Reads};
+    pub async fn verify<S: Reads>(_: &mut S, _: &mut (dyn FnMut(AuditProgress) + Send)) -> Result<AuditReport, StoreError> {
         Ok(AuditReport::default())
     }
 }

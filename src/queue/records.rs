@@ -376,8 +376,6 @@ mod history_tag {
     pub(super) const CHECKPOINT: u8 = 1;
 }
 
-const HISTORY_FORMAT: usize = 13;
-
 /// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
 /// one that waits is in the index that is named here or in `Ready`, at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use redrive::{
     store::{
         StoreError,
         redis::connection::Address,
-        redis_engine::{Hint, Options, RedisStorage},
+        redis::{Hint, Options, RedisStorage},
         storage::{
             Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Position, Publish, Read,
             Reads, RecordKey, Rule, Storage, Table, Take, Taken, Version, Write,

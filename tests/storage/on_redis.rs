@@ -9,7 +9,7 @@ use redrive::{
             Durability,
             connection::{Address, ConnectionOptions},
         },
-        redis_engine::{Options, RedisStorage, TimeSource},
+        redis::{Options, RedisStorage, TimeSource},
     },
 };
 use std::sync::{

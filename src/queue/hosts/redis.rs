@@ -9,7 +9,7 @@ use crate::{
     },
     store::{
         Health, Listener, StoreError,
-        redis_engine::{Hint, OpenError, Options, RedisStorage, Subscription},
+        redis::{Hint, OpenError, Options, RedisStorage, Subscription},
         storage::Reads,
     },
 };

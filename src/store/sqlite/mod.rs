@@ -41,7 +41,7 @@ use schema::SchemaError;
 use std::{
     fs::File,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
 };
@@ -235,6 +235,21 @@ impl<W: Work> SqliteStore<W> {
         }
         lock(&self.readers).clear();
     }
+}
+
+/// Reads a store that a server may have open.
+pub fn read_directory<T>(
+    directory: &Path,
+    clock: &dyn Clock,
+    read: impl FnOnce(&mut SqliteReader<'_>) -> T,
+) -> Result<T, OpenError> {
+    look_for(directory)?;
+    let database = directory.join(schema::DATABASE);
+    let in_database = |error: SchemaError| OpenError::Schema { path: database.clone(), error };
+    let connection = schema::open_reader(&database).map_err(in_database)?;
+    let time = start_clock(&connection, clock).map_err(|error| in_database(error.into()))?;
+    let now = lock(&time).now(clock.read());
+    Ok(read(&mut SqliteReader { connection: &connection, volatile: SharedVolatile::default(), now }))
 }
 
 /// The one clock, going on from where the store has been. A store without one is new.
