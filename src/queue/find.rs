@@ -134,17 +134,6 @@ pub(crate) fn state_of(index: Index) -> State {
     }
 }
 
-/// Where a job waits. None: it does not wait, or moves at this moment.
-pub(crate) async fn waiting<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    job: &JobFacts,
-) -> Result<Option<(Index, Entry)>, StoreError> {
-    let located = locate(store, queue, job.number).await?;
-    let waits = |index| matches!(state_of(index), State::Ready | State::Scheduled);
-    Ok(located.filter(|it| waits(it.index)).map(|it| (it.index, it.entry)))
-}
-
 pub(crate) async fn locate<S: Reads>(
     store: &mut S,
     queue: &QueueName,
