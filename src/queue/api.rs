@@ -232,7 +232,8 @@ async fn forget<S: Storage>(
     cx: &CallContext<'_>,
     queues: Vec<QueueName>,
 ) -> Result<(), StoreError> {
-    let unused = store.now().millis().saturating_sub(QUEUE_FORGOTTEN_AFTER.as_millis() as u64);
+    // A queue that was used in the very millisecond stays.
+    let unused = store.now().millis().saturating_sub(QUEUE_FORGOTTEN_AFTER.as_millis() as u64) + 1;
     for queue in queues {
         if cx.settings.queues.contains_key(&queue) {
             continue;

@@ -181,3 +181,6 @@ async fn make_ready<S: Storage>(
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

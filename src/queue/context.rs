@@ -81,6 +81,15 @@ impl QueueMemory {
         self.lock().remove(queue);
     }
 
+    /// Queues whose breakers are not at rest: other settings may let jobs out of them.
+    pub(crate) fn guarded(&self) -> Vec<QueueName> {
+        let queues = self.lock();
+        let guarded = queues.iter().filter(|(_, remembered)| {
+            remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_at_rest())
+        });
+        guarded.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Nothing leaves the queue, as far as this process knows.
     pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
         self.facts(queue).is_some_and(|facts| {

@@ -197,7 +197,9 @@ async fn locate_some<S: Reads>(
         let mut hits: Vec<_> = candidates
             .into_iter()
             .zip(scores)
-            .filter_map(|((index, entry), score)| score.map(|score| (index, Entry { score, ..entry })))
+            .filter_map(|((index, entry), score)| {
+                score.map(|score| (index, Entry { score, ..entry }))
+            })
             .collect();
         match hits.is_empty() {
             true => left.push(at),

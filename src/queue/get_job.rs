@@ -244,7 +244,8 @@ impl Seen<'_> {
             }
             Some(history) if state != State::Leased => {
                 history.whereabouts.state() == State::Dead
-                    || (history.whereabouts.state() == State::Completed) != (state == State::Completed)
+                    || (history.whereabouts.state() == State::Completed)
+                        != (state == State::Completed)
                     || self.ready_at().is_some_and(|at| at != history.at)
             }
             _ => false,

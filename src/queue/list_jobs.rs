@@ -190,7 +190,9 @@ fn in_order(state: State, found: Vec<Found>, limit: usize) -> Vec<(Index, Entry)
     let mut seen: Vec<(Index, Entry)> = Vec::new();
     for (index, found) in indexes(state).iter().zip(found) {
         let entries = match found {
-            Found::Scanned(leases) => leases.into_iter().filter_map(|(key, _)| leased(&key)).collect(),
+            Found::Scanned(leases) => {
+                leases.into_iter().filter_map(|(key, _)| leased(&key)).collect()
+            }
             found => found.entries(),
         };
         seen.extend(entries.into_iter().map(|entry| (*index, entry)));
@@ -253,43 +255,4 @@ fn entry_of(position: &JobPosition) -> Entry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::queue::find;
-
-    #[test]
-    fn a_page_goes_on_behind_the_job_where_the_last_one_ended() {
-        let at = |rank, millis, number, tag| {
-            let at = Timestamp::from_millis(millis);
-            let mut position = records::position(number, rank, at, false);
-            position.tag = tag;
-            position
-        };
-        let ready = [at(1, 9, 7, 0), at(1, 9, 8, 1), at(200, 3, 4, 1)].map(Entry::ready);
-        let waiting = [at(9, 3, 7, 1), at(10, 3, 7, 0), at(0, 4, 1, 0)].map(Entry::waiting);
-        let dead = [Entry::number(3, 99), Entry::number(4, 1)];
-        let completed = [Entry::number(3, 1), Entry::number(3, 2), Entry::number(4, 1)];
-        for (state, entries) in [
-            (State::Ready, &ready[..]),
-            (State::Scheduled, &waiting),
-            (State::Dead, &dead),
-            (State::Completed, &completed),
-        ] {
-            for pair in entries.windows(2) {
-                let after = entry_of(&position(state, &pair[0]));
-                assert!(pair[0] <= after && after < pair[1], "{state:?}: {after:?}");
-                assert_eq!(find::state_of(indexes(state)[0]), state);
-            }
-        }
-    }
-
-    #[test]
-    fn two_indexes_are_one_list() {
-        let found = |scores: &[u64]| {
-            Found::Entries(scores.iter().map(|score| Entry::number(*score, 1)).collect())
-        };
-        let seen = in_order(State::Dead, vec![found(&[1, 4]), found(&[2, 3])], 3);
-        let seen: Vec<_> = seen.iter().map(|(index, entry)| (*index, entry.score)).collect();
-        assert_eq!(seen, [(Index::Dead, 1), (Index::Overflow, 2), (Index::Overflow, 3)]);
-    }
-}
+mod tests;

@@ -19,6 +19,8 @@ mod encoding;
 mod enqueue;
 mod facts;
 mod find;
+#[cfg(test)]
+mod fixture;
 mod get_job;
 mod host;
 pub mod hosts;

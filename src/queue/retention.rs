@@ -18,8 +18,6 @@ use crate::{
 };
 use std::time::Duration;
 
-/// So many of each kind in one batch; the rest is due at once.
-const REMOVALS_MAX: usize = 500;
 /// What is over within so long after a removal waits for the next: jobs that came one by one need not go one by one.
 const REMOVALS_APART: Duration = Duration::from_secs(1);
 /// How often others may overtake a batch before the call gives up.
@@ -35,10 +33,14 @@ fn removed(count: usize, next: Option<Timestamp>, now: Timestamp) -> Removed {
 }
 
 /// Of those that are kept until then, oldest first: how many are over, and when the first of the others is.
-fn over(until: impl Iterator<Item = Timestamp>, now: Timestamp) -> (usize, Option<Timestamp>) {
+fn over(
+    until: impl Iterator<Item = Timestamp>,
+    now: Timestamp,
+    most: usize,
+) -> (usize, Option<Timestamp>) {
     let mut over = 0;
     for until in until {
-        if until > now || over == REMOVALS_MAX {
+        if until > now || over == most {
             return (over, Some(until));
         }
         over += 1;
@@ -52,22 +54,23 @@ pub(crate) async fn end_dead_retention<S: Storage>(
     cx: &mut CallContext<'_>,
     queue: &QueueName,
     settings: &QueueSettings,
+    most: usize,
 ) -> Result<Removed, StoreError> {
     let Some(retention) = settings.dead_letters.retention else { return Ok((0, None)) };
     for _ in 0..ROUNDS_MAX {
         let now = store.now();
         let all = Deaths { after: 0, up_to: u64::MAX };
-        let page = select::page(store, queue, false, all, REMOVALS_MAX + 1).await?;
+        let page = select::page(store, queue, false, all, most + 1).await?;
         let letters = page.unwrap_or_default();
         let Some(oldest) = letters.first() else { return Ok((0, None)) };
         // Mostly nothing is over: then the others need not be read.
         let first = died_at(store, queue, std::slice::from_ref(oldest)).await?;
-        let (some, next) = over(first.iter().map(|at| at.after(retention)), now);
+        let (some, next) = over(first.iter().map(|at| at.after(retention)), now, most);
         if some == 0 {
             return Ok(removed(0, next, now));
         }
         let died = died_at(store, queue, &letters).await?;
-        let (some, next) = over(died.iter().map(|at| at.after(retention)), now);
+        let (some, next) = over(died.iter().map(|at| at.after(retention)), now, most);
         let facts = LetterFacts::read(store, queue, &letters[..some]).await?;
         // One that is on its way to another queue is that move's, which is over soon.
         let gone: Vec<_> = facts.iter().filter(|facts| facts.is_there).collect();
@@ -116,19 +119,19 @@ async fn died_at<S: Storage>(
 /// The same of completed jobs, which have been counted already. Their keys are held for as long as the keys' own retention says.
 pub(crate) async fn end_completed_retention<S: Storage>(
     store: &mut S,
-    _cx: &mut CallContext<'_>,
     queue: &QueueName,
     settings: &QueueSettings,
+    most: usize,
 ) -> Result<Removed, StoreError> {
     // Those of a queue that no longer keeps any have been kept for long enough.
     let retention = settings.completed_retention.unwrap_or_default();
     for _ in 0..ROUNDS_MAX {
         let now = store.now();
-        let range = range(Index::Completed, None, REMOVALS_MAX + 1);
+        let range = range(Index::Completed, None, most + 1);
         let mut found = store.read(queue, &[range]).await?.unwrap_or_default();
         let entries = found.pop().map(Found::entries).unwrap_or_default();
         let until = |entry: &Entry| Timestamp::from_millis(entry.score).after(retention);
-        let (some, next) = over(entries.iter().map(until), now);
+        let (some, next) = over(entries.iter().map(until), now, most);
         if some == 0 {
             return Ok(removed(0, next, now));
         }

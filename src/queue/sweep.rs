@@ -35,6 +35,7 @@ use std::time::Duration;
 const EXPIRIES_MAX: usize = 500;
 const DEADLINES_MAX: usize = 500;
 const RECORDS_MAX: usize = 500;
+const REMOVALS_MAX: usize = 500;
 /// Leases that are looked at for those that are not spared.
 const SPARED_MAX: usize = 10_000;
 /// Keys and records whose time is over are in no hurry.
@@ -66,10 +67,12 @@ pub(crate) async fn sweep<S: Storage>(
     if due.expires.first().is_some_and(|entry| entry.score <= now.millis()) {
         remove_expired(store, cx, queue, &due.expires).await?;
     }
-    let dead = retention::end_dead_retention(store, cx, queue, &settings).await?;
+    let left = REMOVALS_MAX.saturating_sub(swept.retention_expired);
+    let dead = retention::end_dead_retention(store, cx, queue, &settings, left).await?;
     swept.retention_expired += dead.0;
     next.at(dead.1);
-    let completed = retention::end_completed_retention(store, cx, queue, &settings).await?;
+    let left = REMOVALS_MAX.saturating_sub(swept.completed_removed);
+    let completed = retention::end_completed_retention(store, queue, &settings, left).await?;
     swept.completed_removed += completed.0;
     next.at(completed.1);
     forget_keys(store, queue, &due).await?;
@@ -234,15 +237,19 @@ async fn tell_half_open<S: Storage>(
 ) -> Result<(), StoreError> {
     let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else { return Ok(()) };
     let now = store.now();
-    let Some(at) = next_gate(&facts, settings, cx, queue, now) else { return Ok(()) };
-    if at > now {
-        next.at(Some(at));
-        return Ok(());
+    let half_open = facts.breaker.state(&settings.breaker, now) == BreakerState::HalfOpen;
+    match next_gate(&facts, settings, cx, queue, now) {
+        Some(at) if at > now => {
+            next.at(Some(at));
+            return Ok(());
+        }
+        None if !half_open => return Ok(()),
+        _ => {}
     }
     let transitions = facts.breaker.transitions;
     let told = cx.memory.half_open_told(queue) == transitions;
     cx.memory.tell_half_open(queue, transitions);
-    if !told && facts.breaker.state(&settings.breaker, now) == BreakerState::HalfOpen {
+    if !told && half_open {
         cx.breaker_moved(queue, BreakerKind::Work, &facts.breaker, now);
     }
     tell_ready(store, cx, queue).await
@@ -297,6 +304,10 @@ async fn expire_leases<S: Storage>(
         };
         let found = store.read(queue, &[read]).await?.unwrap_or_default();
         entries = found.into_iter().next().map(Found::entries).unwrap_or_default();
+    }
+    if expired.len() >= EXPIRIES_MAX {
+        // There may be more.
+        next.at(Some(now));
     }
     for numbers in expired.chunks(EXPIRIES_MAX) {
         expire(store, cx, queue, numbers, sweep, swept, next).await?;
