@@ -186,10 +186,10 @@ mod tests {
 
     #[test]
     fn what_is_over_goes_and_the_next_says_when() {
-        let times = |seconds: &[u64]| over(seconds.iter().map(|it| at(*it)), at(10));
+        let times = |seconds: &[u64]| over(seconds.iter().map(|it| at(*it)), at(10), 500);
         assert_eq!(times(&[1, 10, 11, 12]), (2, Some(at(11))));
         assert_eq!(times(&[1]), (1, None));
-        assert_eq!(over(std::iter::repeat_n(at(1), 501), at(10)), (500, Some(at(1))));
+        assert_eq!(over(std::iter::repeat_n(at(1), 501), at(10), 500), (500, Some(at(1))));
     }
 
     #[test]
