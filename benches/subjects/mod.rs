@@ -213,7 +213,17 @@ pub(crate) fn spec() -> Spec {
 pub(crate) fn judged() -> Verdict {
     let now = Timestamp::from_millis(1_800_000_000_000);
     let delivery = Delivery {
-        lease: Lease { number: 7, delivery: 2, nonce: 99 },
+        lease: Lease {
+            queue: queue(),
+            number: 7,
+            delivery: 2,
+            nonce: 99,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        },
         attempt: 2,
         worker_id: "worker-1".into(),
         started_at: now,

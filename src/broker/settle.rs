@@ -31,9 +31,14 @@ pub(super) fn named_once(mut settlements: Settlements) -> (Settlements, NamedAga
     }
     let mut seen = HashSet::with_capacity(items);
     let mut again = NamedAgain::default();
-    keep_first(&mut settlements.acks, |ack| ack.lease, &mut seen, &mut again.acks);
-    keep_first(&mut settlements.nacks, |nack| nack.lease, &mut seen, &mut again.nacks);
-    keep_first(&mut settlements.extends, |extend| extend.lease, &mut seen, &mut again.extends);
+    keep_first(&mut settlements.acks, |ack| ack.lease.clone(), &mut seen, &mut again.acks);
+    keep_first(&mut settlements.nacks, |nack| nack.lease.clone(), &mut seen, &mut again.nacks);
+    keep_first(
+        &mut settlements.extends,
+        |extend| extend.lease.clone(),
+        &mut seen,
+        &mut again.extends,
+    );
     (settlements, again)
 }
 

@@ -276,7 +276,7 @@ impl<S: Store, T: Send, E: From<Error> + Send> Worker<S, T, E> {
         if !self.draining {
             self.credits = self.credits.saturating_add(message.add_credits as usize);
         }
-        for lease in message.started {
+        for lease in &message.started {
             self.in_flight.start(lease);
         }
         if let Some((tag, settlements)) = message.settle {
@@ -287,7 +287,7 @@ impl<S: Store, T: Send, E: From<Error> + Send> Worker<S, T, E> {
     }
 
     async fn tell_cancelled(&mut self, lease: Lease) -> Result<(), End<E>> {
-        if !self.in_flight.has(lease) {
+        if !self.in_flight.has(&lease) {
             return Ok(());
         }
         let news = WorkReply { cancel_requested: vec![lease], ..self.empty() };

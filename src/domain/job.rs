@@ -192,7 +192,8 @@ impl Progress {
         self.recorded += 1;
         Attempt {
             number: delivery.attempt,
-            lease: delivery.lease,
+            delivery: delivery.lease.delivery,
+            nonce: delivery.lease.nonce,
             status: AttemptStatus::Succeeded,
             worker_id: delivery.worker_id.clone(),
             started_at: delivery.started_at,
@@ -295,7 +296,9 @@ pub enum Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     pub number: u32,
-    pub lease: Lease,
+    /// Number and nonce of the delivery: a repeated Nack finds its own attempt by them.
+    pub delivery: u32,
+    pub nonce: u64,
     pub status: AttemptStatus,
     pub worker_id: String,
     pub started_at: Timestamp,
@@ -314,6 +317,13 @@ pub struct Attempt {
     pub breaker: BreakerState,
     pub rule: String,
     pub explanation: String,
+}
+
+impl Attempt {
+    /// Whether it is how the delivery of this lease ended, if it is an attempt of the lease's job.
+    pub fn is_of(&self, lease: &Lease) -> bool {
+        (self.delivery, self.nonce) == (lease.delivery, lease.nonce)
+    }
 }
 
 #[cfg(test)]
@@ -346,7 +356,17 @@ mod tests {
 
     #[test]
     fn a_success_uses_up_a_try_and_is_the_last_entry_of_the_history() {
-        let lease = Lease { number: 1, delivery: 9, nonce: 7 };
+        let lease = Lease {
+            queue: QueueName::parse("emails").unwrap(),
+            number: 1,
+            delivery: 9,
+            nonce: 7,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        };
         let delivery = Delivery {
             lease,
             attempt: 4,
@@ -360,7 +380,8 @@ mod tests {
         let attempt = progress.complete(&delivery, "sent", Timestamp::from_millis(30));
         assert_eq!((progress.tries, progress.recorded), (4, 9));
         assert_eq!((attempt.status, attempt.number), (AttemptStatus::Succeeded, 4));
-        assert_eq!((attempt.lease, attempt.counted, attempt.nacked), (lease, true, false));
+        assert_eq!((attempt.delivery, attempt.nonce), (9, 7));
+        assert_eq!((attempt.counted, attempt.nacked), (true, false));
         assert_eq!((attempt.worker_id.as_str(), attempt.note.as_str()), ("w", "sent"));
         assert_eq!(attempt.ended_at.since(attempt.started_at), Duration::from_millis(20));
     }

@@ -140,7 +140,8 @@ impl<'a> Case<'a> {
         let delivery = leased.delivery;
         let attempt = Attempt {
             number: delivery.attempt,
-            lease: delivery.lease,
+            delivery: delivery.lease.delivery,
+            nonce: delivery.lease.nonce,
             status: AttemptStatus::Failed,
             worker_id: delivery.worker_id.clone(),
             started_at: delivery.started_at,

@@ -6,7 +6,6 @@ use crate::domain::{
     failure::Failure,
     ids::JobId,
     job::{Attempt, AttemptStatus, Body, DeadReason, Next, Progress, Spec},
-    lease::Lease,
     policy::{Jitter, PolicyOverride, Strategy},
     presets::Preset,
     time::{Timestamp, millis_ceil},
@@ -240,9 +239,8 @@ pub(super) fn read_progress(record: &[u8]) -> Read<Progress> {
 pub(super) fn attempt(attempt: &Attempt) -> Vec<u8> {
     let mut out = vec![VERSION];
     put_u64(&mut out, u64::from(attempt.number));
-    put_u64(&mut out, attempt.lease.number);
-    put_u64(&mut out, u64::from(attempt.lease.delivery));
-    out.extend_from_slice(&attempt.lease.nonce.to_le_bytes());
+    put_u64(&mut out, u64::from(attempt.delivery));
+    out.extend_from_slice(&attempt.nonce.to_le_bytes());
     out.push(status_code(attempt.status));
     let open = attempt.breaker == BreakerState::Open;
     let half_open = attempt.breaker == BreakerState::HalfOpen;
@@ -284,11 +282,8 @@ pub(super) fn attempt(attempt: &Attempt) -> Vec<u8> {
 pub(super) fn read_attempt(record: &[u8]) -> Read<Attempt> {
     let mut read = open(record)?;
     let number = read.u32()?;
-    let lease = Lease {
-        number: read.u64()?,
-        delivery: read.u32()?,
-        nonce: u64::from_le_bytes(read.take(8)?.try_into().map_err(|_| Damaged)?),
-    };
+    let delivery = read.u32()?;
+    let nonce = u64::from_le_bytes(read.take(8)?.try_into().map_err(|_| Damaged)?);
     let status = status_of(read.u8()?)?;
     let flags = read.u8()?;
     let worker_id = read.text()?;
@@ -304,7 +299,8 @@ pub(super) fn read_attempt(record: &[u8]) -> Read<Attempt> {
     };
     let attempt = Attempt {
         number,
-        lease,
+        delivery,
+        nonce,
         status,
         worker_id,
         started_at,

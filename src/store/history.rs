@@ -4,7 +4,6 @@ use super::{JobView, codec};
 use crate::domain::{
     failure::Failure,
     job::{Attempt, AttemptStatus, Next},
-    lease::Lease,
 };
 
 /// Attempts at both ends of the history that are kept.
@@ -13,12 +12,11 @@ pub(super) const LAST_ATTEMPTS: u32 = 40;
 
 /// The attempts in order, with first and last failure whole.
 pub(super) fn put_together<'a>(
-    number: u64,
     records: impl Iterator<Item = &'a [u8]>,
     first: Option<&Failure>,
     last: Option<&Failure>,
 ) -> Vec<Attempt> {
-    let read = |record: &[u8]| codec::read_attempt(record).unwrap_or_else(|_| damaged(number));
+    let read = |record: &[u8]| codec::read_attempt(record).unwrap_or_else(|_| damaged());
     let mut all: Vec<_> = records.map(read).collect();
     let failed = |attempt: &&mut Attempt| attempt.failure.is_some();
     if let Some(attempt) = all.iter_mut().rfind(failed) {
@@ -72,10 +70,11 @@ pub(super) fn summary(attempt: &Attempt) -> Attempt {
 }
 
 /// Stands in for an entry of the history that fails its checksum.
-fn damaged(number: u64) -> Attempt {
+fn damaged() -> Attempt {
     Attempt {
         number: 0,
-        lease: Lease { number, delivery: 0, nonce: 0 },
+        delivery: 0,
+        nonce: 0,
         status: AttemptStatus::Failed,
         worker_id: String::new(),
         started_at: Default::default(),

@@ -241,7 +241,7 @@ pub struct Unanswered {
 impl Unanswered {
     /// `request_id`: the claim's; with one, its caller can come again.
     pub fn new(jobs: &[Delivered], answer: u64, request_id: &str) -> Self {
-        let leases = jobs.iter().map(|job| job.delivery.lease).collect();
+        let leases = jobs.iter().map(|job| job.delivery.lease.clone()).collect();
         let after = if request_id.is_empty() { Duration::ZERO } else { ABANDONED_CLAIM_KEPT };
         Self { leases, answer, after }
     }

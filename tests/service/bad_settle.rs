@@ -39,10 +39,10 @@ async fn a_guessed_lease_opens_nothing() {
     let scene = Scene::set().await;
     let real = Lease::parse(&scene.lease).unwrap();
     for guess in [
-        Lease { nonce: real.nonce ^ 1, ..real },
-        Lease { delivery: real.delivery + 1, ..real },
-        Lease { delivery: 0, ..real },
-        Lease { delivery: u32::MAX, ..real },
+        Lease { nonce: real.nonce ^ 1, ..real.clone() },
+        Lease { delivery: real.delivery + 1, ..real.clone() },
+        Lease { delivery: 0, ..real.clone() },
+        Lease { delivery: u32::MAX, ..real.clone() },
     ] {
         let guess = guess.to_string();
         let lost = (Code::FailedPrecondition, "LEASE_LOST");
@@ -51,8 +51,8 @@ async fn a_guessed_lease_opens_nothing() {
         scene.refuses(scene.server.extend(extend(&guess)), lost.0, lost.1, &[]).await;
     }
     // A lease of a job that is not there: nothing to do for an Ack, lost for the others.
-    for number in [0, 999, i64::MAX as u64, u64::MAX] {
-        let guess = Lease { number, ..real }.to_string();
+    for number in [0, 999, 1 << 47, (1 << 48) - 1] {
+        let guess = Lease { number, ..real.clone() }.to_string();
         assert!(scene.server.ack(&guess).await.unwrap().already_gone);
         let call = scene.server.nack(nack(&guess, "E"));
         scene.refuses(call, Code::FailedPrecondition, "LEASE_LOST", &[]).await;

@@ -134,10 +134,10 @@ store_test! {
         h.advance(MILLISECOND);
         h.enqueue(job("q").id("b")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.unclaim(lease).await;
-        h.unclaim(lease).await;
-        assert!(h.ack(lease).await.is_err());
-        assert!(h.nack(lease, failed("Timeout")).await.is_err());
+        h.unclaim(lease.clone()).await;
+        h.unclaim(lease.clone()).await;
+        assert!(h.ack(lease.clone()).await.is_err());
+        assert!(h.nack(lease.clone(), failed("Timeout")).await.is_err());
         let jobs = h.claim_many("q", 2).await;
         assert_eq!(jobs[0].spec.id.to_string(), "a");
         assert_ne!(jobs[0].delivery.lease, lease);
@@ -167,6 +167,7 @@ store_test! {
         h.store().unclaim(unanswered).await.unwrap();
         h.advance(ABANDONED_CLAIM_KEPT);
         h.sweep().await;
-        assert!(h.ack(again.jobs[0].delivery.lease).await.is_ok_and(|ack| !ack.already_gone));
+        let lease = again.jobs[0].delivery.lease.clone();
+        assert!(h.ack(lease).await.is_ok_and(|ack| !ack.already_gone));
     }
 }

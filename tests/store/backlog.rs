@@ -104,7 +104,7 @@ impl Backlog {
         assert_eq!(jobs.len(), 10);
         counts[1] = self.commands() - before;
         let before = self.commands();
-        let lease = jobs[0].delivery.lease;
+        let lease = jobs[0].delivery.lease.clone();
         let nacks = vec![Nack { lease, ending: permanent(), checkpoint: String::new() }];
         let settlements = Settlements { nacks, ..Settlements::default() };
         self.store.settle(Self::ask(), settlements).await.unwrap();

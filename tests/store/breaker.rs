@@ -23,7 +23,7 @@ impl<S: Engine> Harness<S> {
             self.enqueue(job("q").id(&format!("j{number}"))).await;
         }
         let jobs = self.claim_many("q", count).await;
-        jobs.iter().map(|job| job.delivery.lease).collect()
+        jobs.iter().map(|job| job.delivery.lease.clone()).collect()
     }
 
     pub(crate) async fn breaker_state(&self) -> BreakerState {
@@ -68,14 +68,15 @@ store_test! {
         h.set(without_jitter);
         let leases = h.out(6).await;
         for (number, lease) in leases[..4].iter().enumerate() {
-            let attempt = h.nack(*lease, failed("Timeout")).await.unwrap();
+            let attempt = h.nack(lease.clone(), failed("Timeout")).await.unwrap();
             assert_eq!(attempt.breaker, BreakerState::Closed);
             assert_eq!(h.breakers("q").await.work.failures as usize, number + 1);
         }
-        let fifth = h.nack(leases[4], failed("Timeout")).await.unwrap();
+        let fifth = h.nack(leases[4].clone(), failed("Timeout")).await.unwrap();
         assert!(fifth.counted, "it opened the breaker, and counts");
         assert_eq!(fifth.breaker, BreakerState::Open);
-        assert_eq!(h.nack(leases[4], failed("Timeout")).await.unwrap(), fifth, "said again");
+        let again = h.nack(leases[4].clone(), failed("Timeout")).await.unwrap();
+        assert_eq!(again, fifth, "said again");
         h.enqueue(job("q")).await;
         let idle = h.idle("q").await;
         assert_eq!(idle.reason, IdleReason::BreakerOpen);
@@ -96,7 +97,7 @@ store_test! {
         let leases = h.out(15).await;
         for (number, lease) in leases[..10].iter().enumerate() {
             let ending = if number % 2 == 0 { permanent() } else { Ending::Released { retry_after: None } };
-            h.nack(*lease, ending).await.unwrap();
+            h.nack(lease.clone(), ending).await.unwrap();
         }
         h.advance(seconds(31));
         assert_eq!(h.sweep().await.expired.len(), 5);
@@ -123,10 +124,10 @@ store_test! {
         h.set(without_jitter);
         let leases = h.out(20).await;
         for lease in &leases[..5] {
-            h.nack(*lease, failed("Timeout")).await.unwrap();
+            h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
         for lease in &leases[5..] {
-            let attempt = h.nack(*lease, failed("Timeout")).await.unwrap();
+            let attempt = h.nack(lease.clone(), failed("Timeout")).await.unwrap();
             assert!(!attempt.counted);
             assert_eq!((attempt.number, attempt.retries_left), (1, 3));
             assert_eq!(attempt.next, Next::Later { at: h.now().after(SECOND) }, "as for retry 1");
@@ -143,7 +144,7 @@ store_test! {
         h.set(without_jitter);
         let leases = h.out(6).await;
         for lease in &leases[..5] {
-            h.nack(*lease, failed("Timeout")).await.unwrap();
+            h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
         h.advance(seconds(30));
         let swept = h.sweep().await;
@@ -203,16 +204,16 @@ store_test! {
         h.set(without_jitter);
         let leases = h.out(8).await;
         for lease in &leases[..5] {
-            h.nack(*lease, failed("Timeout")).await.unwrap();
+            h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
         let before = h.breakers("q").await.work;
-        h.ack(leases[5]).await.unwrap();
+        h.ack(leases[5].clone()).await.unwrap();
         h.advance(RECOVERY - seconds(40));
-        h.nack(leases[6], failed("Timeout")).await.unwrap();
+        h.nack(leases[6].clone(), failed("Timeout")).await.unwrap();
         assert_eq!(h.breakers("q").await.work, before);
-        h.extend(leases[7], Some(HOUR), "").await.unwrap();
+        h.extend(leases[7].clone(), Some(HOUR), "").await.unwrap();
         h.advance(seconds(40));
-        h.nack(leases[7], failed("Timeout")).await.unwrap();
+        h.nack(leases[7].clone(), failed("Timeout")).await.unwrap();
         assert_eq!(h.breaker_state().await, BreakerState::HalfOpen);
         let probe = h.claim("q").await;
         assert!(probe.delivery.probe);
@@ -324,7 +325,7 @@ store_test! {
     async fn a_probe_that_says_nothing_for_recovery_timeout_frees_its_slot(h) {
         h.half_open().await;
         let silent = h.claim("q").await.delivery.lease;
-        h.extend(silent, Some(HOUR), "").await.unwrap();
+        h.extend(silent.clone(), Some(HOUR), "").await.unwrap();
         h.advance(RECOVERY - MILLISECOND);
         h.sweep().await;
         assert_eq!(h.idle("q").await.reason, IdleReason::Limited);
@@ -383,7 +384,7 @@ store_test! {
         let open = h.breakers("q").await.work.breaker.open.unwrap();
         assert_eq!((open.successes, h.breaker_state().await), (2, BreakerState::HalfOpen));
         let probes = h.claim_many("q", 10).await;
-        h.ack(probes[0].delivery.lease).await.unwrap();
+        h.ack(probes[0].delivery.lease.clone()).await.unwrap();
         assert_eq!(h.breaker_state().await, BreakerState::Closed);
     }
 }
@@ -407,7 +408,7 @@ store_test! {
 store_test! {
     async fn a_hold_stops_the_queue_for_exactly_the_time_asked(h) {
         h.set(|queue| queue.rules = vec![holding("429")]);
-        let lease = h.out(1).await[0];
+        let lease = h.out(1).await[0].clone();
         h.enqueue_all(vec![job("q"), job("q")]).await;
         let attempt = h.nack(lease, too_many_requests(Some(seconds(17)))).await.unwrap();
         assert_eq!((attempt.status, attempt.counted), (AttemptStatus::Released, false));
@@ -429,11 +430,11 @@ store_test! {
         let leases = h.out(5).await;
         let now = h.now();
         for (lease, asked, until) in [
-            (leases[0], Some(30), 30),
-            (leases[1], Some(10), 30),
-            (leases[2], Some(45), 45),
-            (leases[3], None, 60),
-            (leases[4], Some(100_000), 3_600),
+            (leases[0].clone(), Some(30), 30),
+            (leases[1].clone(), Some(10), 30),
+            (leases[2].clone(), Some(45), 45),
+            (leases[3].clone(), None, 60),
+            (leases[4].clone(), Some(100_000), 3_600),
         ] {
             let ending = too_many_requests(asked.map(seconds));
             let attempt = h.nack(lease, ending).await.unwrap();
@@ -450,14 +451,15 @@ store_test! {
         let leases = h.out(3).await;
         let force = |open| BreakerOrder::Force { open, reason: String::new() };
         h.set_breaker("queue:q", force(false)).await.unwrap();
-        let attempt = h.nack(leases[0], too_many_requests(Some(seconds(17)))).await.unwrap();
+        let ending = too_many_requests(Some(seconds(17)));
+        let attempt = h.nack(leases[0].clone(), ending).await.unwrap();
         assert_eq!(attempt.next, Next::Later { at: h.now().after(seconds(17)) });
         h.set_breaker("queue:q", force(true)).await.unwrap();
-        let attempt = h.nack(leases[1], too_many_requests(None)).await.unwrap();
+        let attempt = h.nack(leases[1].clone(), too_many_requests(None)).await.unwrap();
         assert_eq!(attempt.next, Next::Later { at: h.now().after(RECOVERY) });
         h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
         // From before the reset: it waits alone.
-        let attempt = h.nack(leases[2], too_many_requests(Some(SECOND))).await.unwrap();
+        let attempt = h.nack(leases[2].clone(), too_many_requests(Some(SECOND))).await.unwrap();
         assert_eq!(attempt.next, Next::Later { at: h.now().after(SECOND) });
         assert_eq!(h.breaker_state().await, BreakerState::Closed);
     }

@@ -109,12 +109,12 @@ store_test! {
         h.set(without_jitter);
         let leases = h.out(20).await;
         for lease in &leases[..5] {
-            h.nack(*lease, failed("Timeout")).await.unwrap();
+            h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
         h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
         h.reopen().await;
         for lease in &leases[5..] {
-            h.nack(*lease, failed("Timeout")).await.unwrap();
+            h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
         assert_eq!(h.breaker_state().await, BreakerState::Closed);
         assert_eq!(h.breakers("q").await.work.failures, 0);

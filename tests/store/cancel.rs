@@ -38,11 +38,11 @@ store_test! {
         h.set(without_jitter);
         h.enqueue(job("q").id("x").key("k").expires(HOUR)).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.nack(lease, failed("E")).await.unwrap();
+        h.nack(lease.clone(), failed("E")).await.unwrap();
         assert_eq!(h.cancel("x").await, GONE);
         let totals = h.queue("q").await.unwrap().totals;
         assert_eq!((totals.cancelled, totals.retried_finished, totals.retries), (1, 1, 1));
-        assert!(h.ack(lease).await.unwrap().already_gone);
+        assert!(h.ack(lease.clone()).await.unwrap().already_gone);
         assert!(h.nack(lease, failed("E")).await.is_err());
         h.close().await;
         let database = rusqlite::Connection::open(h.database()).unwrap();
@@ -64,7 +64,7 @@ store_test! {
     async fn the_worker_of_a_cancelled_job_is_told(h) {
         h.enqueue(job("q").id("x")).await;
         let lease = h.claim("q").await.delivery.lease;
-        assert!(!h.extend(lease, None, "").await.unwrap().cancel_requested);
+        assert!(!h.extend(lease.clone(), None, "").await.unwrap().cancel_requested);
         assert!(!h.view(&JobId::parse("x")).await.progress.cancel_requested);
         assert_eq!(h.cancel("x").await, ASKED);
         assert_eq!(h.cancel("x").await, ASKED, "asking again changes nothing");
@@ -157,7 +157,7 @@ store_test! {
     async fn a_repeated_claim_gets_a_cancelled_job_again(h) {
         h.enqueue(job("q").id("x")).await;
         let claim = Claim { request_id: "r".into(), ..claim_of(&["q"], 1) };
-        let lease = h.try_claim(claim.clone()).await.jobs[0].delivery.lease;
+        let lease = h.try_claim(claim.clone()).await.jobs[0].delivery.lease.clone();
         assert_eq!(h.cancel("x").await, ASKED);
         assert_eq!(h.try_claim(claim).await.jobs[0].delivery.lease, lease);
         assert!(h.extend(lease, None, "").await.unwrap().cancel_requested);

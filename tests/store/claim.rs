@@ -17,7 +17,7 @@ store_test! {
         assert_eq!((first.delivery.started_at, first.delivery.expires_at), (now, now.after(seconds(30))));
         assert_eq!(first.delivery.worker_id, "worker");
         assert!(first.last_failure.is_none());
-        h.nack(first.delivery.lease, failed("Timeout")).await.unwrap();
+        h.nack(first.delivery.lease.clone(), failed("Timeout")).await.unwrap();
         h.advance(SECOND);
         let second = h.claim("q").await;
         assert_eq!((second.delivery.attempt, second.progress.deliveries), (2, 2));
@@ -126,11 +126,11 @@ store_test! {
         h.enqueue_all(vec![job("q"); 3]).await;
         let claim = asked_as("r", claim_of(&["q"], 2));
         let first = h.try_claim(claim.clone()).await;
-        h.ack(first.jobs[0].delivery.lease).await.unwrap();
+        h.ack(first.jobs[0].delivery.lease.clone()).await.unwrap();
         let again = h.try_claim(claim.clone()).await;
         assert_eq!(again.jobs.len(), 1);
         assert_eq!(again.jobs[0].delivery, first.jobs[1].delivery);
-        h.ack(first.jobs[1].delivery.lease).await.unwrap();
+        h.ack(first.jobs[1].delivery.lease.clone()).await.unwrap();
         let anew = h.try_claim(claim).await;
         assert_eq!(anew.jobs.len(), 1);
         assert!(first.jobs.iter().all(|old| old.spec.id != anew.jobs[0].spec.id));

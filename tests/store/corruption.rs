@@ -44,7 +44,7 @@ async fn next_flows(h: &Harness<Embedded>) {
     h.enqueue(job("q").id("next")).await;
     let claimed = h.try_claim(claim_of(&["q"], 1)).await;
     assert_eq!(claimed.jobs[0].spec.id.to_string(), "next");
-    h.ack(claimed.jobs[0].delivery.lease).await.expect("the lease is out");
+    h.ack(claimed.jobs[0].delivery.lease.clone()).await.expect("the lease is out");
 }
 
 #[test]

@@ -18,7 +18,7 @@ async fn die_of<S: Engine>(h: &Harness<S>, name: &str, types: &[String]) {
         let nacks = jobs.iter().zip(types).map(|(job, error_type)| {
             let failure = Failure::new(error_type, "");
             let ending = Ending::Failed { failure, permanent: true, retry_after: None };
-            Nack { lease: job.delivery.lease, ending, checkpoint: String::new() }
+            Nack { lease: job.delivery.lease.clone(), ending, checkpoint: String::new() }
         });
         let (acks, extends): (Vec<Ack>, _) = Default::default();
         h.settle(Settlements { acks, nacks: nacks.collect(), extends }).await;

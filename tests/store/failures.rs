@@ -149,7 +149,7 @@ store_test! {
         h.enqueue_all(vec![job("q"); 3]).await;
         let jobs = h.claim_many("q", 3).await;
         let delay = async |at: usize, asked| {
-            let lease = jobs[at].delivery.lease;
+            let lease = jobs[at].delivery.lease.clone();
             h.nack(lease, failed_retry_after(asked)).await.unwrap().delay.unwrap()
         };
         let minute = delay(0, seconds(60)).await;
@@ -276,12 +276,12 @@ store_test! {
         h.enqueue(job("q").expires(SECOND + MILLISECOND)).await;
         h.enqueue(job("q").expires(SECOND)).await;
         let jobs = h.claim_many("q", 3).await;
-        let ended = h.nack(jobs[0].delivery.lease, failed("Timeout")).await.unwrap();
+        let ended = h.nack(jobs[0].delivery.lease.clone(), failed("Timeout")).await.unwrap();
         assert_eq!(ended.next, Next::Bury(DeadReason::WouldMissDeadline));
-        let ended = h.nack(jobs[1].delivery.lease, failed("Timeout")).await.unwrap();
+        let ended = h.nack(jobs[1].delivery.lease.clone(), failed("Timeout")).await.unwrap();
         assert_eq!(ended.next, Next::Later { at: h.now().after(SECOND) });
         h.advance(seconds(2));
-        let ended = h.nack(jobs[2].delivery.lease, failed("Timeout")).await.unwrap();
+        let ended = h.nack(jobs[2].delivery.lease.clone(), failed("Timeout")).await.unwrap();
         assert_eq!(ended.next, Next::Bury(DeadReason::Expired));
     }
 }

@@ -231,7 +231,7 @@ impl<S: Engine> Harness<S> {
     pub(crate) async fn try_claim(&self, claim: Claim) -> Claimed {
         let answer = self.store().claim(self.ask(), claim).await;
         let claimed = answer.expect("the store is well");
-        let leases = claimed.jobs.iter().map(|job| (job.delivery.lease, claimed.answer));
+        let leases = claimed.jobs.iter().map(|job| (job.delivery.lease.clone(), claimed.answer));
         lock(&self.answers).extend(leases);
         claimed
     }

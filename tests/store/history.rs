@@ -107,10 +107,11 @@ store_test! {
         let id = h.enqueue(job("q")).await;
         let delivery = h.claim("q").await.delivery;
         h.advance(seconds(3));
-        let ended = h.nack(delivery.lease, failed("Timeout")).await.unwrap();
+        let ended = h.nack(delivery.lease.clone(), failed("Timeout")).await.unwrap();
         let kept = h.view(&id).await.attempts.remove(0);
         assert_eq!(kept, ended);
-        assert_eq!((kept.worker_id.as_str(), kept.lease), ("worker", delivery.lease));
+        assert_eq!(kept.worker_id, "worker");
+        assert_eq!((kept.delivery, kept.nonce), (delivery.lease.delivery, delivery.lease.nonce));
         assert_eq!((kept.started_at, kept.ended_at), (delivery.started_at, h.now()));
         assert_eq!((kept.delay, kept.status), (Some(SECOND), AttemptStatus::Failed));
         assert!(!kept.explanation.is_empty());

@@ -82,7 +82,7 @@ store_test! {
             lease_duration: Some(3 * HOUR),
             ..claim_of(&["q"], 1)
         };
-        let lease = h.try_claim(claim).await.jobs[0].delivery.lease;
+        let lease = h.try_claim(claim).await.jobs[0].delivery.lease.clone();
         h.advance(2 * HOUR);
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
         assert_eq!((again.deduplicated, again.state), (true, State::Leased));

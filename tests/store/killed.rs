@@ -77,7 +77,7 @@ async fn bury(server: &One) {
     assert!(added.iter().all(Result::is_ok));
     let jobs = server.claim("q", DEAD).await;
     let nacks = jobs.iter().map(|job| Nack {
-        lease: job.delivery.lease,
+        lease: job.delivery.lease.clone(),
         ending: permanent(),
         checkpoint: String::new(),
     });

@@ -119,22 +119,23 @@ impl<S: Engine> Real<S> {
             }
             (Op::Ack(lease), Answer::Acked(expected)) => {
                 let (note, result) = (format!("note {lease}"), result_of(lease));
-                let done = self.h.ack_with(self.leases[lease], &note, result).await;
+                let done = self.h.ack_with(self.leases[lease].clone(), &note, result).await;
                 assert_eq!(done, *expected);
             }
             (Op::Nack { lease, ending, checkpoint }, Answer::Nacked(expected)) => {
-                let lease = self.leases[lease];
-                let expected = (**expected).clone().map(|attempt| Attempt { lease, ..attempt });
+                let lease = self.leases[lease].clone();
+                let nonce = lease.nonce;
+                let expected = (**expected).clone().map(|attempt| Attempt { nonce, ..attempt });
                 assert_eq!(self.h.nack_saving(lease, ending, &checkpoint).await, expected);
             }
             (Op::Extend { lease, duration, checkpoint }, Answer::Extended(expected)) => {
                 assert_eq!(
-                    self.h.extend(self.leases[lease], duration, &checkpoint).await,
+                    self.h.extend(self.leases[lease].clone(), duration, &checkpoint).await,
                     *expected
                 );
             }
             (Op::Unclaim(lease), _) => {
-                self.h.unclaim(self.leases[lease]).await;
+                self.h.unclaim(self.leases[lease].clone()).await;
             }
             (Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run }, expected) => {
                 let requeue = Requeue {
@@ -228,10 +229,10 @@ impl<S: Engine> Real<S> {
         for (delivered, number) in claimed.jobs.iter().zip(jobs) {
             let job = &model.jobs[number];
             let Place::Leased(out) = &job.place else { unreachable!("it was claimed") };
-            let lease = delivered.delivery.lease;
+            let lease = delivered.delivery.lease.clone();
             let mut expected = out.delivery.clone();
             assert_eq!(lease.delivery, expected.lease.delivery);
-            expected.lease = lease;
+            expected.lease = lease.clone();
             assert_eq!(delivered.delivery, expected);
             assert_eq!(delivered.queue, name(job.queue));
             assert_eq!(delivered.progress, job.progress);

@@ -41,13 +41,14 @@ store_test! {
         for id in ["acked", "failed", "lost"] {
             h.enqueue(job("q").id(id)).await;
         }
-        let leases: Vec<_> = h.claim_many("q", 3).await.iter().map(|job| job.delivery.lease).collect();
+        let jobs = h.claim_many("q", 3).await;
+        let leases: Vec<_> = jobs.into_iter().map(|job| job.delivery.lease).collect();
         h.enqueue(job("q").id("late").expires(SECOND)).await;
         h.enqueue(job("q").id("due").delay(SECOND)).await;
         h.pause("q", None).await.unwrap();
-        h.ack(leases[0]).await.unwrap();
-        h.extend(leases[2], Some(seconds(20)), "").await.unwrap();
-        h.nack(leases[1], failed("E")).await.unwrap();
+        h.ack(leases[0].clone()).await.unwrap();
+        h.extend(leases[2].clone(), Some(seconds(20)), "").await.unwrap();
+        h.nack(leases[1].clone(), failed("E")).await.unwrap();
         h.enqueue(job("q").id("new")).await;
         h.advance(seconds(40));
         let swept = h.sweep().await;

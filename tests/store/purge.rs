@@ -44,12 +44,12 @@ store_test! {
         h.bury(job("q").id("own").key("k").expires(HOUR)).await;
         h.enqueue(job("q").id("x")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.nack(lease, permanent()).await.unwrap();
+        h.nack(lease.clone(), permanent()).await.unwrap();
         assert_eq!(h.purge(purge_of("q", oldest(10))).await.unwrap().count, 3);
         assert!(h.views(&made).await.is_empty());
         assert!(h.views(&JobId::parse("own")).await.is_empty());
         assert_eq!(h.depths("q").await.held(), 0);
-        assert_eq!(h.ack(lease).await, Ok(Acked { already_gone: true }));
+        assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: true }));
         assert_eq!(h.nack(lease, permanent()).await, Err(LeaseLost));
         // Ids and keys are free, and the new jobs have no history.
         h.enqueue(job("q").id("own").key("made").body("other")).await;

@@ -274,13 +274,13 @@ store_test! {
         h.sweep().await;
         h.advance(HOUR);
         let killed = h.claim("q").await.delivery.lease;
-        h.nack(killed, permanent()).await.unwrap();
+        h.nack(killed.clone(), permanent()).await.unwrap();
         let requeue = Requeue { target: Some(queue("other")), ..requeue_of("q", oldest(1)) };
         h.requeue(requeue).await.unwrap();
         let new = h.claim("other").await.delivery.lease;
         for old in [expired, killed] {
-            assert_eq!(h.ack(old).await, Err(LeaseLost));
-            assert_eq!(h.nack(old, permanent()).await, Err(LeaseLost));
+            assert_eq!(h.ack(old.clone()).await, Err(LeaseLost));
+            assert_eq!(h.nack(old.clone(), permanent()).await, Err(LeaseLost));
             assert_eq!(h.extend(old, None, "").await, Err(LeaseLost));
         }
         assert!(h.ack(new).await.is_ok());

@@ -15,7 +15,7 @@ store_test! {
         h.nack(failing, failed("Timeout")).await.unwrap();
         h.enqueue(job("q").id("leased").key("k")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.extend(lease, Some(HOUR), "half").await.unwrap();
+        h.extend(lease.clone(), Some(HOUR), "half").await.unwrap();
         h.enqueue(job("q").id("ready").priority(3)).await;
         h.enqueue(job("q").id("scheduled").delay(HOUR).expires(2 * HOUR)).await;
         h.enqueue(job("other")).await;
@@ -51,7 +51,7 @@ store_test! {
             for _ in 0..3 {
                 h.enqueue(job("q")).await;
                 let lease = h.claim("q").await.delivery.lease;
-                assert!(tokens.insert(lease), "{lease:?}");
+                assert!(tokens.insert(lease.clone()), "{lease:?}");
                 assert!(numbers.insert(lease.number), "{lease:?}");
                 h.ack(lease).await.unwrap();
             }
@@ -64,7 +64,7 @@ store_test! {
     async fn a_token_of_a_job_that_is_gone_settles_no_later_job(h) {
         h.enqueue(job("q")).await;
         let old = h.claim("q").await.delivery.lease;
-        h.ack(old).await.unwrap();
+        h.ack(old.clone()).await.unwrap();
         h.reopen().await;
         let id = h.enqueue(job("q")).await;
         h.claim("q").await;

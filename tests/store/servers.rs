@@ -114,7 +114,7 @@ impl One {
 
     pub(crate) async fn ack(&self, jobs: &[Delivered]) {
         let ack = |job: &Delivered| Ack {
-            lease: job.delivery.lease,
+            lease: job.delivery.lease.clone(),
             note: String::new(),
             result: Default::default(),
         };
@@ -124,7 +124,7 @@ impl One {
 
     pub(crate) async fn nack(&self, jobs: &[Delivered], error_type: &str) {
         let nack = |job: &Delivered| Nack {
-            lease: job.delivery.lease,
+            lease: job.delivery.lease.clone(),
             ending: failed(error_type),
             checkpoint: String::new(),
         };
@@ -270,9 +270,9 @@ fn the_server_that_a_worker_talks_to_hears_of_a_cancellation_by_another() {
         let mut b = One::open(server, &namespace).await;
         let id = a.enqueue(job("q")).await;
         b.hears_of("q").await;
-        let lease = b.claim("q", 1).await[0].delivery.lease;
+        let lease = b.claim("q", 1).await[0].delivery.lease.clone();
         a.store.cancel(id, None).await.unwrap().unwrap();
-        let heard = b.cancels.wait_for(|heard| *heard == Some(lease));
+        let heard = b.cancels.wait_for(|heard| heard.as_ref() == Some(&lease));
         tokio::time::timeout(PATIENCE, heard).await.expect("in time").expect("it is told");
     });
 }
@@ -354,7 +354,7 @@ fn a_move_that_a_server_left_half_done_is_completed_by_another() {
         a.enqueue(job("from").id("x").key("k").retries(0)).await;
         let jobs = a.claim("from", 1).await;
         a.nack(&jobs, "Timeout").await;
-        let number = jobs[0].delivery.lease.number >> 18;
+        let number = jobs[0].delivery.lease.number;
         let mut bound = vec![0];
         bound.extend_from_slice(&1u64.to_be_bytes());
         bound.extend_from_slice(b"to");

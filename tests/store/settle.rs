@@ -42,9 +42,9 @@ store_test! {
     async fn an_ack_again_says_that_the_job_is_gone(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.ack(lease).await.unwrap();
-        assert_eq!(h.ack(lease).await, Ok(Acked { already_gone: true }));
-        assert_eq!(h.nack(lease, failed("Timeout")).await, Err(LeaseLost));
+        h.ack(lease.clone()).await.unwrap();
+        assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: true }));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(LeaseLost));
         assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
         assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);
     }
@@ -56,8 +56,8 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(30));
         assert_eq!(h.sweep().await.expired.len(), 1);
-        assert_eq!(h.ack(lease).await, Err(LeaseLost));
-        assert_eq!(h.nack(lease, failed("Timeout")).await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(LeaseLost));
         assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
     }
 }
@@ -67,9 +67,9 @@ store_test! {
         h.enqueue_all(vec![job("q"); 3]).await;
         let jobs = h.claim_many("q", 3).await;
         h.advance(HOUR);
-        assert!(h.ack(jobs[0].delivery.lease).await.is_ok());
-        assert!(h.nack(jobs[1].delivery.lease, failed("Timeout")).await.is_ok());
-        assert!(h.extend(jobs[2].delivery.lease, None, "").await.is_ok());
+        assert!(h.ack(jobs[0].delivery.lease.clone()).await.is_ok());
+        assert!(h.nack(jobs[1].delivery.lease.clone(), failed("Timeout")).await.is_ok());
+        assert!(h.extend(jobs[2].delivery.lease.clone(), None, "").await.is_ok());
         assert!(h.sweep().await.expired.is_empty());
     }
 }
@@ -78,10 +78,10 @@ store_test! {
     async fn a_lease_that_was_superseded_opens_nothing(h) {
         h.enqueue(job("q")).await;
         let old = h.claim("q").await.delivery.lease;
-        h.nack(old, released()).await.unwrap();
+        h.nack(old.clone(), released()).await.unwrap();
         let new = h.claim("q").await.delivery.lease;
-        assert_eq!(h.ack(old).await, Err(LeaseLost));
-        assert_eq!(h.nack(old, released()).await, Err(LeaseLost));
+        assert_eq!(h.ack(old.clone()).await, Err(LeaseLost));
+        assert_eq!(h.nack(old.clone(), released()).await, Err(LeaseLost));
         assert_eq!(h.extend(old, None, "").await, Err(LeaseLost));
         assert!(h.ack(new).await.is_ok());
     }
@@ -91,10 +91,10 @@ store_test! {
     async fn a_lease_of_a_dead_or_requeued_job_opens_nothing(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.nack(lease, permanent()).await.unwrap();
-        assert_eq!(h.ack(lease).await, Err(LeaseLost));
+        h.nack(lease.clone(), permanent()).await.unwrap();
+        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        assert_eq!(h.ack(lease).await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
         assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
         assert_eq!(h.depths("q").await.ready, 1);
     }
@@ -105,8 +105,8 @@ store_test! {
         h.enqueue(job("q")).await;
         let mut lease = h.claim("q").await.delivery.lease;
         lease.nonce ^= 1;
-        assert_eq!(h.ack(lease).await, Err(LeaseLost));
-        assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
+        assert_eq!(h.extend(lease.clone(), None, "").await, Err(LeaseLost));
         assert_eq!(h.nack(lease, permanent()).await, Err(LeaseLost));
     }
 }
@@ -116,15 +116,15 @@ store_test! {
     async fn a_nack_again_gets_the_same_answer_until_the_job_is_delivered_again(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let first = h.nack(lease, failed("Timeout")).await.unwrap();
+        let first = h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         h.advance(SECOND);
-        assert_eq!(h.nack(lease, permanent()).await, Ok(first.clone()));
+        assert_eq!(h.nack(lease.clone(), permanent()).await, Ok(first.clone()));
         h.reopen().await;
-        assert_eq!(h.nack(lease, failed("Timeout")).await, Ok(first));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Ok(first));
         assert_eq!(h.queue("q").await.unwrap().totals.failed_attempts, 1);
         h.advance(HOUR);
         let next = h.claim("q").await.delivery.lease;
-        assert_eq!(h.nack(lease, failed("Timeout")).await, Err(LeaseLost));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(LeaseLost));
         h.ack(next).await.unwrap();
         assert_eq!(h.nack(lease, failed("Timeout")).await, Err(LeaseLost));
     }
@@ -134,10 +134,10 @@ store_test! {
     async fn a_nack_that_killed_gets_the_same_answer_again(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let first = h.nack(lease, permanent()).await.unwrap();
-        assert_eq!(h.nack(lease, permanent()).await, Ok(first.clone()));
+        let first = h.nack(lease.clone(), permanent()).await.unwrap();
+        assert_eq!(h.nack(lease.clone(), permanent()).await, Ok(first.clone()));
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        assert_eq!(h.nack(lease, permanent()).await, Ok(first));
+        assert_eq!(h.nack(lease.clone(), permanent()).await, Ok(first));
         h.claim("q").await;
         assert_eq!(h.nack(lease, permanent()).await, Err(LeaseLost));
         assert_eq!(h.queue("q").await.unwrap().totals.dead_lettered, 1);
@@ -148,7 +148,8 @@ store_test! {
     async fn a_lease_named_twice_in_one_call_counts_once(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let ack = redrive::store::Ack { lease, note: String::new(), result: Default::default() };
+        let (note, result) = Default::default();
+        let ack = redrive::store::Ack { lease: lease.clone(), note, result };
         let extend = redrive::store::Extend { lease, duration: None, checkpoint: String::new() };
         let settled = h.settle(redrive::store::Settlements {
             acks: vec![ack.clone(), ack],
@@ -191,7 +192,7 @@ store_test! {
         h.set(|queue| queue.max_run_time = seconds(100));
         h.enqueue(job("q")).await;
         let delivery = h.claim("q").await.delivery;
-        let extended = h.extend(delivery.lease, Some(HOUR), "").await.unwrap();
+        let extended = h.extend(delivery.lease.clone(), Some(HOUR), "").await.unwrap();
         let end = delivery.started_at.after(seconds(100));
         assert_eq!(extended.expires_at, end);
         h.advance(seconds(99));
@@ -218,8 +219,8 @@ store_test! {
     async fn the_last_checkpoint_reaches_the_next_attempt(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        h.extend(lease, None, "page 1").await.unwrap();
-        h.extend(lease, None, "").await.unwrap();
+        h.extend(lease.clone(), None, "page 1").await.unwrap();
+        h.extend(lease.clone(), None, "").await.unwrap();
         h.nack(lease, released()).await.unwrap();
         let second = h.claim("q").await;
         assert_eq!(second.progress.checkpoint, "page 1");

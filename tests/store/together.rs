@@ -70,7 +70,7 @@ store_test! {
     async fn one_lease_is_settled_once(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let acks = || (0..10).map(|_| h.ack(lease)).collect();
+        let acks = || (0..10).map(|_| h.ack(lease.clone())).collect();
         let acked = behind_a_gate(&h, async || all(acks()).await).await;
         assert_eq!(acked.iter().filter(|acked| !acked.unwrap().already_gone).count(), 1);
         assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);

@@ -42,19 +42,20 @@ impl InFlight {
         self.jobs.is_empty()
     }
 
-    pub(super) fn has(&self, lease: Lease) -> bool {
-        self.jobs.contains_key(&lease)
+    pub(super) fn has(&self, lease: &Lease) -> bool {
+        self.jobs.contains_key(lease)
     }
 
     pub(super) fn add(&mut self, job: &Delivered, taken: Arc<AtomicBool>) {
         let bytes = job.spec.body.bytes().len() + OVERHEAD_BYTES;
         self.bytes += bytes;
         let expires_at = job.delivery.expires_at;
-        self.jobs.insert(job.delivery.lease, Out { bytes, expires_at, started: false, taken });
+        self.jobs
+            .insert(job.delivery.lease.clone(), Out { bytes, expires_at, started: false, taken });
     }
 
-    pub(super) fn start(&mut self, lease: Lease) {
-        if let Some(out) = self.jobs.get_mut(&lease) {
+    pub(super) fn start(&mut self, lease: &Lease) {
+        if let Some(out) = self.jobs.get_mut(lease) {
             out.started = true;
         }
     }
@@ -64,8 +65,8 @@ impl InFlight {
         if self.jobs.is_empty() { most.max(1) } else { most.saturating_sub(self.bytes) }
     }
 
-    fn remove(&mut self, lease: Lease) {
-        if let Some(out) = self.jobs.remove(&lease) {
+    fn remove(&mut self, lease: &Lease) {
+        if let Some(out) = self.jobs.remove(lease) {
             self.bytes -= out.bytes;
         }
     }
@@ -73,12 +74,12 @@ impl InFlight {
     /// Whatever the answer: a lease that was acked or nacked is no longer out, and one that cannot be extended neither.
     pub(super) fn settled(&mut self, named: &Named, settled: &Settled) {
         for lease in &named.ended {
-            self.remove(*lease);
+            self.remove(lease);
         }
         for (lease, extended) in named.extended.iter().zip(&settled.extends) {
             match (extended, self.jobs.get_mut(lease)) {
                 (Ok(extended), Some(out)) => out.expires_at = extended.expires_at,
-                (Err(_), Some(_)) => self.remove(*lease),
+                (Err(_), Some(_)) => self.remove(lease),
                 (_, None) => {}
             }
         }
@@ -90,9 +91,9 @@ impl InFlight {
             .jobs
             .iter()
             .filter(|(_, out)| out.expires_at <= now)
-            .map(|(lease, _)| *lease)
+            .map(|(lease, _)| lease.clone())
             .collect();
-        for lease in over {
+        for lease in &over {
             self.remove(lease);
         }
     }
@@ -104,7 +105,7 @@ impl InFlight {
             !out.started && out.taken.load(Ordering::Acquire)
         });
         let nack = |(lease, _): (&Lease, &Out)| Nack {
-            lease: *lease,
+            lease: lease.clone(),
             ending: Ending::Interrupted,
             checkpoint: String::new(),
         };

@@ -43,9 +43,9 @@ pub(super) fn together<T>(batch: Vec<Waiting<T>>) -> (Settlements, Named, Vec<Ex
     let (mut all, mut named) = (Settlements::default(), Named::default());
     let mut answers = Vec::with_capacity(batch.len());
     for Waiting { tag, settle, named_again } in batch {
-        named.ended.extend(settle.acks.iter().map(|ack| ack.lease));
-        named.ended.extend(settle.nacks.iter().map(|nack| nack.lease));
-        named.extended.extend(settle.extends.iter().map(|extend| extend.lease));
+        named.ended.extend(settle.acks.iter().map(|ack| ack.lease.clone()));
+        named.ended.extend(settle.nacks.iter().map(|nack| nack.lease.clone()));
+        named.extended.extend(settle.extends.iter().map(|extend| extend.lease.clone()));
         answers.push(Expected {
             tag,
             named_again,
@@ -60,8 +60,8 @@ pub(super) fn together<T>(batch: Vec<Waiting<T>>) -> (Settlements, Named, Vec<Ex
     (all, named, answers)
 }
 
-fn leases(settle: &Settlements) -> impl Iterator<Item = Lease> {
-    let acks = settle.acks.iter().map(|ack| ack.lease);
-    let nacks = settle.nacks.iter().map(|nack| nack.lease);
-    acks.chain(nacks).chain(settle.extends.iter().map(|extend| extend.lease))
+fn leases(settle: &Settlements) -> impl Iterator<Item = &Lease> {
+    let acks = settle.acks.iter().map(|ack| &ack.lease);
+    let nacks = settle.nacks.iter().map(|nack| &nack.lease);
+    acks.chain(nacks).chain(settle.extends.iter().map(|extend| &extend.lease))
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::domain::{
     glob::Glob,
+    ids::QueueName,
     lease::Lease,
     policy::Jitter,
     presets::Preset,
@@ -13,7 +14,17 @@ const EVEN: Chance = Chance { jitter: 0.5, spread: 0.5 };
 
 fn delivery(attempt: u32) -> Delivery {
     Delivery {
-        lease: Lease { number: 7, delivery: attempt, nonce: 9 },
+        lease: Lease {
+            queue: QueueName::parse("emails").unwrap(),
+            number: 7,
+            delivery: attempt,
+            nonce: 9,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        },
         attempt,
         worker_id: "worker-1".into(),
         started_at: Timestamp::from_millis(990_000),

@@ -162,7 +162,7 @@ pub(super) fn attempt_out(attempt: &Attempt) -> pb::Attempt {
         failure: attempt.failure.as_ref().map(failure_out),
         delay: attempt.delay.map(duration_out),
         explanation: attempt.explanation.clone(),
-        delivery: attempt.lease.delivery,
+        delivery: attempt.delivery,
         counted: attempt.counted,
         probe: attempt.probe,
         rule: attempt.rule.clone(),

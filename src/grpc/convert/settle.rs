@@ -167,16 +167,35 @@ pub(in crate::grpc) fn settle_response(
 mod tests {
     use super::*;
     use crate::{
-        domain::{failure::Failure, job::DeadReason, lease::Lease, time::Timestamp},
+        domain::{
+            failure::Failure, ids::QueueName, job::DeadReason, lease::Lease, time::Timestamp,
+        },
         grpc::convert::testing::refusals,
     };
     use std::time::Duration;
 
-    const LEASE: Lease = Lease { number: 7, delivery: 2, nonce: 9 };
+    fn lease() -> Lease {
+        Lease {
+            queue: QueueName::parse("emails").unwrap(),
+            number: 7,
+            delivery: 2,
+            nonce: 9,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        }
+    }
 
     fn nack_request(kind: pb::NackKind, error_type: &str) -> pb::NackRequest {
         let error = Some(pb::Failure { r#type: error_type.into(), ..Default::default() });
-        pb::NackRequest { lease: LEASE.to_string(), error, kind: kind.into(), ..Default::default() }
+        pb::NackRequest {
+            lease: lease().to_string(),
+            error,
+            kind: kind.into(),
+            ..Default::default()
+        }
     }
 
     fn read(request: pb::NackRequest) -> Result<Nack, Invalid> {
@@ -217,7 +236,7 @@ mod tests {
     #[test]
     fn bad_fields_are_named() {
         let limits = Limits::default();
-        let lease = LEASE.to_string();
+        let lease = lease().to_string();
         let minus = Some(prost_types::Duration { seconds: -1, nanos: 0 });
         let bad_nack = pb::NackRequest {
             lease: "x".into(),
@@ -262,7 +281,8 @@ mod tests {
         ] {
             let attempt = Attempt {
                 number: 2,
-                lease: LEASE,
+                delivery: 2,
+                nonce: 9,
                 status,
                 worker_id: String::new(),
                 started_at: at,

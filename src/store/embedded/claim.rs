@@ -2,7 +2,7 @@
 
 use super::{
     codec,
-    leases::{Held, Traits},
+    leases::{Held, Traits, lease},
     memory::QueueNumber,
     places::{Place, Tie, lost_place},
     sweep::PROMOTIONS_MAX,
@@ -15,7 +15,6 @@ use crate::{
         failure::Failure as JobFailure,
         ids::JobId,
         job::{DeadReason, Progress, Spec},
-        lease::Lease,
         settings::QueueSettings,
         time::{Timestamp, millis_ceil},
     },
@@ -259,11 +258,12 @@ impl Writer<'_> {
         let duration = duration.min(settings.max_run_time);
         let held = Held {
             queue: place.queue,
-            lease: Lease {
-                number: place.number,
-                delivery: progress.deliveries,
-                nonce: basket.dice.roll(),
-            },
+            lease: lease(
+                share.queue.clone(),
+                place.number,
+                progress.deliveries,
+                basket.dice.roll(),
+            ),
             attempt,
             started_at: self.now,
             expires_at: self.now.after(duration),

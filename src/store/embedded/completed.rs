@@ -72,7 +72,7 @@ impl Writer<'_> {
     }
 
     /// Whether this very lease completed a job that is still kept.
-    pub(super) fn acked_before(&mut self, lease: Lease) -> Result<bool, Failure> {
+    pub(super) fn acked_before(&mut self, lease: &Lease) -> Result<bool, Failure> {
         let ended = self.ended_under(lease)?;
         Ok(ended.is_some_and(|attempt| attempt.status == AttemptStatus::Succeeded))
     }

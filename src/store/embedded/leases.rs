@@ -1,7 +1,7 @@
 //! The leases that are out, in memory: by job, by when the sweep looks at them, and by the request that claimed them.
 
 use super::memory::{QueueNumber, timestamp, unsigned};
-use crate::domain::{breaker::Sent, job::Delivery, lease::Lease, time::Timestamp};
+use crate::domain::{breaker::Sent, ids::QueueName, job::Delivery, lease::Lease, time::Timestamp};
 use rusqlite::Row;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -59,7 +59,7 @@ impl Held {
 
     pub(super) fn delivery(&self, worker_id: String) -> Delivery {
         Delivery {
-            lease: self.lease,
+            lease: self.lease.clone(),
             attempt: self.attempt,
             worker_id,
             started_at: self.started_at,
@@ -96,8 +96,8 @@ impl Leases {
     }
 
     /// The lease, if it is the one that is out.
-    pub(super) fn current(&self, lease: Lease) -> Option<&Held> {
-        self.by_number.get(&lease.number).filter(|held| held.lease == lease)
+    pub(super) fn current(&self, lease: &Lease) -> Option<&Held> {
+        self.by_number.get(&lease.number).filter(|held| held.lease == *lease)
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<Held> {
@@ -139,9 +139,9 @@ impl Leases {
     }
 
     /// Whoever got that answer has gone.
-    pub(super) fn abandon(&mut self, lease: Lease, answer: u64, at: Timestamp) {
+    pub(super) fn abandon(&mut self, lease: &Lease, answer: u64, at: Timestamp) {
         if let Some(held) = self.by_number.get_mut(&lease.number)
-            && held.lease == lease
+            && held.lease == *lease
             && held.answer == answer
         {
             held.unclaim_at = Some(at);
@@ -152,14 +152,14 @@ impl Leases {
 
     /// Those that go back, and when.
     pub(super) fn abandoned(&self) -> Vec<(Lease, Timestamp)> {
-        let at = |held: &Held| held.unclaim_at.map(|at| (held.lease, at));
+        let at = |held: &Held| held.unclaim_at.map(|at| (held.lease.clone(), at));
         self.by_number.values().filter_map(at).collect()
     }
 
     /// Which answers are waited for, before all is read back from disk.
     pub(super) fn answers(&self) -> Vec<(Lease, u64, Option<Timestamp>)> {
         let known = |held: &&Held| held.answer > 0;
-        let all = |held: &Held| (held.lease, held.answer, held.unclaim_at);
+        let all = |held: &Held| (held.lease.clone(), held.answer, held.unclaim_at);
         self.by_number.values().filter(known).map(all).collect()
     }
 
@@ -191,13 +191,28 @@ impl Leases {
     }
 }
 
+/// What this engine knows of a delivery stands beside its lease, so the token carries none of it.
+pub(super) fn lease(queue: QueueName, number: u64, delivery: u32, nonce: u64) -> Lease {
+    Lease {
+        queue,
+        number,
+        delivery,
+        nonce,
+        flags: 0,
+        epoch: 0,
+        started_at: Timestamp::default(),
+        duration_ms: 0,
+        own_id: None,
+    }
+}
+
 /// A row of `leases`, in the order in which `Memory::load` selects it.
-pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Held> {
+pub(super) fn read_lease(row: &Row<'_>, name: QueueName) -> rusqlite::Result<Held> {
     let request: Option<String> = row.get(10)?;
     let expires_at = timestamp(row, 6)?;
     Ok(Held {
         queue: row.get(1)?,
-        lease: Lease { number: unsigned(row, 0)?, delivery: row.get(2)?, nonce: unsigned(row, 3)? },
+        lease: lease(name, unsigned(row, 0)?, row.get(2)?, unsigned(row, 3)?),
         attempt: row.get(4)?,
         started_at: timestamp(row, 5)?,
         expires_at,

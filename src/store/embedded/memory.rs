@@ -121,11 +121,12 @@ impl Memory {
         )?;
         let mut rows = leases.query([])?;
         while let Some(row) = rows.next()? {
-            let held = read_lease(row)?;
-            if let Some(queue) = memory.queues.get_mut(&held.queue) {
+            // Unknown numbers cannot come up, see `change`.
+            if let Some(queue) = memory.queues.get_mut(&row.get(1)?) {
+                let held = read_lease(row, queue.name.clone())?;
                 queue.guards.remember(&held);
+                memory.leases.insert(held);
             }
-            memory.leases.insert(held);
         }
         Ok(memory)
     }

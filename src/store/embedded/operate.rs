@@ -40,7 +40,8 @@ impl Writer<'_> {
                 let mark = Traits::CANCEL_REQUESTED;
                 self.sql.mark_lease.execute((number.cast_signed(), mark))?;
                 self.memory.leases.mark(number, mark);
-                self.cancels.extend(self.memory.leases.of_number(number).map(|held| held.lease));
+                self.cancels
+                    .extend(self.memory.leases.of_number(number).map(|held| held.lease.clone()));
                 Ok(Ok(Cancelled::Requested))
             }
             State::Ready | State::Scheduled => {

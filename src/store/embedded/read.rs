@@ -141,7 +141,7 @@ pub(super) fn placed(
         result = kept.unwrap_or_default();
     }
     let mut progress = progress(connection, number)?;
-    let lease = lease(connection, number)?;
+    let lease = lease(connection, number, &queue)?;
     if let Some(Running { delivery, checkpoint, cancel_requested, .. }) = &lease {
         progress.cancel_requested |= cancel_requested;
         progress.deliveries = delivery.lease.delivery;
@@ -232,7 +232,7 @@ struct Running {
     cancel_requested: bool,
 }
 
-fn lease(connection: &Connection, number: u64) -> Result<Option<Running>> {
+fn lease(connection: &Connection, number: u64, queue: &QueueName) -> Result<Option<Running>> {
     connection
         .prepare_cached(
             "SELECT number, queue, delivery, nonce, attempt, started_at, expires_at, duration, ready_at, \
@@ -240,7 +240,7 @@ fn lease(connection: &Connection, number: u64) -> Result<Option<Running>> {
         )?
         .query_row([number.cast_signed()], |row| {
             let worker: Option<String> = row.get(12)?;
-            let held = read_lease(row)?;
+            let held = read_lease(row, queue.clone())?;
             Ok(Running {
                 cancel_requested: held.traits.has(Traits::CANCEL_REQUESTED),
                 delivery: held.delivery(worker.unwrap_or_default()),
@@ -277,7 +277,7 @@ fn attempts(
     while let Some(row) = rows.next()? {
         records.push(row.get_ref(1)?.as_blob().unwrap_or_default().to_vec());
     }
-    Ok(history::put_together(number, records.iter().map(Vec::as_slice), first, last))
+    Ok(history::put_together(records.iter().map(Vec::as_slice), first, last))
 }
 
 fn ahead(

@@ -54,9 +54,9 @@ impl Writer<'_> {
         ack: &Ack,
         done: &mut Done,
     ) -> Result<Result<Acked, LeaseLost>, Failure> {
-        let Some(held) = self.memory.leases.current(ack.lease) else {
+        let Some(held) = self.memory.leases.current(&ack.lease) else {
             self.remove_done(done)?;
-            let done = !self.job_exists(ack.lease.number)? || self.acked_before(ack.lease)?;
+            let done = !self.job_exists(ack.lease.number)? || self.acked_before(&ack.lease)?;
             return Ok(if done { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) });
         };
         let (queue, traits, sent) = (held.queue, held.traits, held.sent());
@@ -157,20 +157,20 @@ impl Writer<'_> {
         nack: Nack,
         dice: &mut Dice,
     ) -> Result<Result<Attempt, LeaseLost>, Failure> {
-        let Some(held) = self.memory.leases.current(nack.lease).cloned() else {
-            return Ok(self.nacked_before(nack.lease)?.ok_or(LeaseLost));
+        let Some(held) = self.memory.leases.current(&nack.lease).cloned() else {
+            return Ok(self.nacked_before(&nack.lease)?.ok_or(LeaseLost));
         };
         let ended = self.end(ask, &held, nack.ending, &nack.checkpoint, dice)?;
         Ok(Ok(ended.attempt))
     }
 
     /// The answer to a Nack that was given before, until the job is delivered again.
-    fn nacked_before(&mut self, lease: Lease) -> Result<Option<Attempt>, Failure> {
+    fn nacked_before(&mut self, lease: &Lease) -> Result<Option<Attempt>, Failure> {
         Ok(self.ended_under(lease)?.filter(|attempt| attempt.nacked))
     }
 
     /// How the delivery of this lease ended, until the job is delivered again.
-    pub(super) fn ended_under(&mut self, lease: Lease) -> Result<Option<Attempt>, Failure> {
+    pub(super) fn ended_under(&mut self, lease: &Lease) -> Result<Option<Attempt>, Failure> {
         let progress = match self.read_progress(lease.number)? {
             Some(progress) if progress.deliveries == lease.delivery => progress,
             _ => return Ok(None),
@@ -183,7 +183,7 @@ impl Writer<'_> {
             return Ok(None);
         };
         let attempt = codec::read_attempt(row.get_ref(0)?.as_blob().unwrap_or_default()).ok();
-        Ok(attempt.filter(|attempt| attempt.lease == lease))
+        Ok(attempt.filter(|attempt| attempt.is_of(lease)))
     }
 
     /// A delivery is over and was no success: judges it and applies the verdict.
@@ -258,7 +258,7 @@ impl Writer<'_> {
         ask: &Ask,
         extend: &Extend,
     ) -> Result<Result<Extended, LeaseLost>, Failure> {
-        let Some(held) = self.memory.leases.current(extend.lease).cloned() else {
+        let Some(held) = self.memory.leases.current(&extend.lease).cloned() else {
             return Ok(Err(LeaseLost));
         };
         let Some(queue) = self.memory.queue(held.queue) else {
@@ -278,7 +278,7 @@ impl Writer<'_> {
 
     /// A job whose claim was never answered goes back to where it was; nothing counts but the delivery, whose token must not
     /// come again.
-    pub(super) fn unclaim(&mut self, lease: Lease) -> Result<(), Failure> {
+    pub(super) fn unclaim(&mut self, lease: &Lease) -> Result<(), Failure> {
         let Some(held) = self.memory.leases.current(lease).cloned() else { return Ok(()) };
         let Some((spec, queue)) = self.read_head(lease.number)? else { return Ok(()) };
         let progress = self.progress_under(&held)?;

@@ -85,8 +85,8 @@ impl Writer<'_> {
             if let Some(held) = self.memory.leases.of_number(number)
                 && held.unclaim_at.is_some_and(|at| at <= self.now)
             {
-                let lease = held.lease;
-                self.unclaim(lease)?;
+                let lease = held.lease.clone();
+                self.unclaim(&lease)?;
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ impl Writer<'_> {
                 continue;
             };
             if held.unclaim_at.is_some_and(|at| at <= self.now) {
-                self.unclaim(held.lease)?;
+                self.unclaim(&held.lease)?;
                 continue;
             }
             let spared = held.started_at < sweep.spare_made_before && self.now < sweep.spare_until;

@@ -225,7 +225,7 @@ impl<'c> Writer<'c> {
         for (lease, answer, unclaim_at) in answers {
             self.memory.leases.answered_again(lease.number, answer);
             if let Some(at) = unclaim_at {
-                self.memory.leases.abandon(lease, answer, at);
+                self.memory.leases.abandon(&lease, answer, at);
             }
         }
         let numbers: Vec<_> = self.memory.queues().map(|queue| queue.number).collect();
@@ -332,7 +332,7 @@ impl<'c> Writer<'c> {
             Command::Close => {
                 // Nobody remembers them after this.
                 for (lease, _) in self.memory.leases.abandoned() {
-                    self.unclaim(lease)?;
+                    self.unclaim(&lease)?;
                 }
                 Answer::Done
             }
@@ -393,7 +393,7 @@ impl<'c> Writer<'c> {
     fn abandon(&mut self, unanswered: &Unanswered) {
         let at = self.now.after(unanswered.after);
         for lease in &unanswered.leases {
-            self.memory.leases.abandon(*lease, unanswered.answer, at);
+            self.memory.leases.abandon(lease, unanswered.answer, at);
         }
     }
 

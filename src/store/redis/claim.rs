@@ -183,7 +183,7 @@ impl Core {
             while reply.left() > 0 {
                 let taken = Taken::read(reply.list()?)?;
                 let spec = record::read_job(taken.number, &taken.record, taken.body.clone());
-                let held = record::read_lease(taken.number, queue.number, &taken.lease);
+                let held = record::read_lease(taken.number, &queue.name, &taken.lease);
                 if let (Ok(spec), Some(held)) = (spec, held) {
                     self.agenda.note(queue.number, held.delivery.expires_at);
                     basket.out.jobs.push(delivered(queue, &taken, spec, held));
@@ -297,7 +297,7 @@ impl Core {
     ) -> Result<(), StoreError> {
         let body = std::mem::take(&mut taken.body);
         let read = record::read_job(taken.number, &taken.record, body);
-        let Some(held) = record::read_lease(taken.number, queue.number, &taken.lease) else {
+        let Some(held) = record::read_lease(taken.number, &queue.name, &taken.lease) else {
             return Err(StoreError::OutcomeUnknown("a lease that nobody made".into()));
         };
         let progress = taken.progress();
@@ -338,7 +338,7 @@ impl Core {
 
     /// Jobs whose claim was never answered go back, at once or after a while.
     pub(super) async fn unclaim(&self, unanswered: Unanswered) -> Result<(), StoreError> {
-        for (queue, leases) in self.by_queue(unanswered.leases, |lease| lease.number).await? {
+        for (queue, leases) in self.by_queue(unanswered.leases, |lease| lease).await? {
             let Some(queue) = queue else { continue };
             for leases in leases.chunks(JOBS_MAX) {
                 let mut args = vec![
@@ -346,13 +346,13 @@ impl Core {
                     record::millis(unanswered.after).into(),
                 ];
                 for (_, lease) in leases {
-                    let (number, _) = record::lease_of(lease.number);
+                    let number = Number(lease.number);
                     args.extend([number.bytes().into(), record::token(lease).into()]);
                 }
                 let (_, mut reply) = self.run(&GIVE_BACK, &queue, args).await?;
                 let back_at = reply.time()?;
                 if unanswered.after.is_zero() {
-                    let numbers = leases.iter().map(|(_, lease)| record::lease_of(lease.number).0);
+                    let numbers = leases.iter().map(|(_, lease)| Number(lease.number));
                     self.return_abandoned(&queue, numbers.collect()).await?;
                 } else {
                     self.agenda.note(queue.number, back_at);

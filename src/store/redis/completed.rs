@@ -4,7 +4,7 @@ use super::{
     Core,
     connection::Arg,
     ending::Out,
-    record::{self, Held},
+    record::{self, Held, Number},
     registry::Queue,
     scripts::{COMPLETE, REMOVE_COMPLETED},
     settle::FINISHED_KEYS_MAX,
@@ -55,7 +55,7 @@ impl Core {
         sent: &mut Vec<Sent>,
         answers: &mut Answers,
     ) -> Result<Vec<&'a (usize, Ack)>, StoreError> {
-        let number = |ack: &Ack| record::lease_of(ack.lease.number).0;
+        let number = |ack: &Ack| Number(ack.lease.number);
         let numbers: Vec<_> = acks.iter().map(|(_, ack)| number(ack)).collect();
         let (now, outs) = self.outs(queue, &numbers).await?;
         let keys = record::millis(settings.key_retention);
@@ -68,7 +68,7 @@ impl Core {
                     args.extend(completion(out, &held, ack, now));
                     asked.push((item, held.sent()));
                 }
-                None => answers[*at] = self.acked_before(out, ack.lease).await?,
+                None => answers[*at] = self.acked_before(out, &ack.lease).await?,
             }
         }
         if asked.is_empty() {
@@ -94,7 +94,7 @@ impl Core {
     async fn acked_before(
         &self,
         out: &Out,
-        lease: Lease,
+        lease: &Lease,
     ) -> Result<Result<Acked, LeaseLost>, StoreError> {
         let done = match out.record[..] {
             [] => self.elsewhere(lease).await?.is_none(),
@@ -130,9 +130,9 @@ impl Core {
 }
 
 /// Whether the delivery of this lease ended so, and well.
-pub(super) fn is_success(attempt: &[u8], lease: Lease) -> bool {
+pub(super) fn is_success(attempt: &[u8], lease: &Lease) -> bool {
     let attempt = codec::read_attempt(attempt);
-    attempt.is_ok_and(|it| it.lease == lease && it.status == AttemptStatus::Succeeded)
+    attempt.is_ok_and(|it| it.is_of(lease) && it.status == AttemptStatus::Succeeded)
 }
 
 /// One job's arguments.

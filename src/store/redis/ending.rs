@@ -136,7 +136,7 @@ impl Out {
 
     /// The lease that is out.
     pub(super) fn held(&self, queue: &Queue) -> Option<Held> {
-        record::read_lease(self.number, queue.number, &self.lease)
+        record::read_lease(self.number, &queue.name, &self.lease)
     }
 
     pub(super) fn spec(&self) -> Spec {
@@ -167,11 +167,11 @@ impl Out {
     }
 
     /// How the delivery of this lease ended, until the job is delivered again.
-    pub(super) fn ended_under(&self, lease: Lease) -> Option<Attempt> {
+    pub(super) fn ended_under(&self, lease: &Lease) -> Option<Attempt> {
         if !self.lease.is_empty() || self.progress().deliveries != lease.delivery {
             return None;
         }
-        codec::read_attempt(&self.attempt).ok().filter(|attempt| attempt.lease == lease)
+        codec::read_attempt(&self.attempt).ok().filter(|attempt| attempt.is_of(lease))
     }
 }
 

@@ -78,7 +78,7 @@ impl Core {
     async fn hear(&self, name: &QueueName, payload: &[u8]) -> Result<(), StoreError> {
         let Some(queue) = self.find(name).await? else { return Ok(()) };
         if let Some(name) = payload.strip_prefix(b"cancel") {
-            let lease = record::read_named_lease(name, queue.number);
+            let lease = record::read_named_lease(name, &queue.name);
             lease.into_iter().for_each(|lease| self.listener.cancel_requested(lease));
             return Ok(());
         }

@@ -183,7 +183,7 @@ fn view(
     };
     corrupt |= result.is_err();
     let mut progress = record::read_progress(&progress);
-    let held = record::read_lease(number, queue.number, &lease);
+    let held = record::read_lease(number, &queue.name, &lease);
     if let Some(held) = &held {
         progress.cancel_requested |= held.cancel_requested;
         progress.deliveries = held.delivery.lease.delivery;
@@ -208,7 +208,7 @@ fn view(
         death: record::read_death(&death).map(|(death, _)| death),
         completed_at: (state == State::Completed).then_some(at),
         result: result.unwrap_or_default(),
-        attempts: history::put_together(number.0, records, first.as_ref(), last.as_ref()),
+        attempts: history::put_together(records, first.as_ref(), last.as_ref()),
         last_failure: last,
         ahead,
         pause: pause.clone(),

@@ -237,9 +237,9 @@ impl Core {
     }
 
     /// The other queue that has the job of a lease by now.
-    pub(super) async fn elsewhere(&self, lease: Lease) -> Result<Option<QueueName>, StoreError> {
-        let (number, queue) = record::lease_of(lease.number);
-        let Some(queue) = self.find_number(queue).await? else { return Ok(None) };
+    pub(super) async fn elsewhere(&self, lease: &Lease) -> Result<Option<QueueName>, StoreError> {
+        let number = Number(lease.number);
+        let Some(queue) = self.find(&lease.queue).await? else { return Ok(None) };
         let key = queue.keys.of(b'n');
         let mut command = redis::cmd("HGET");
         command.arg(key).arg(number.bytes());

@@ -75,7 +75,7 @@ impl Core {
             Err(refused) => return Ok(Err(refused)),
         };
         if state == State::Leased
-            && let Some(lease) = record::read_named_lease(&reply.bytes()?, queue.number)
+            && let Some(lease) = record::read_named_lease(&reply.bytes()?, &queue.name)
         {
             self.listener.cancel_requested(lease);
         }

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         breaker::{BreakerState, Sent},
-        ids::JobId,
+        ids::{JobId, QueueName},
         job::{Body, DeadReason, Delivery, Progress, Spec},
         lease::Lease,
         time::{Timestamp, millis_ceil},
@@ -20,9 +20,8 @@ const HEAD_AT: usize = 10;
 
 /// A job's number is kept in so many bytes, the highest first, so that numbers sort as their bytes do.
 pub(super) const NUMBER_BYTES: usize = 6;
-const QUEUE_BITS: u32 = 18;
 /// Queues have numbers up to this.
-pub(super) const QUEUE_MAX: u64 = (1 << QUEUE_BITS) - 1;
+pub(super) const QUEUE_MAX: u64 = (1 << 18) - 1;
 /// Jobs have numbers up to this.
 pub(super) const NUMBER_MAX: u64 = (1 << 46) - 1;
 
@@ -42,14 +41,19 @@ impl Number {
     }
 }
 
-/// A lease tells the queue, too: that is where everything about it is.
-pub(super) fn lease_number(job: Number, queue: u64) -> u64 {
-    job.0 << QUEUE_BITS | queue
-}
-
-/// The job and the queue that a lease names.
-pub(super) fn lease_of(number: u64) -> (Number, u64) {
-    (Number(number >> QUEUE_BITS), number & QUEUE_MAX)
+/// What this engine knows of a delivery stands beside its lease, so the token carries none of it.
+fn lease(queue: &QueueName, number: Number, delivery: u32, nonce: u64) -> Lease {
+    Lease {
+        queue: queue.clone(),
+        number: number.0,
+        delivery,
+        nonce,
+        flags: 0,
+        epoch: 0,
+        started_at: Timestamp::default(),
+        duration_ms: 0,
+        own_id: None,
+    }
 }
 
 /// What a lease must match.
@@ -58,14 +62,12 @@ pub(super) fn token(lease: &Lease) -> Vec<u8> {
 }
 
 /// A lease as scripts name it: number, delivery, nonce.
-pub(super) fn read_named_lease(name: &[u8], queue: u64) -> Option<Lease> {
+pub(super) fn read_named_lease(name: &[u8], queue: &QueueName) -> Option<Lease> {
     let (number, token) = name.split_at_checked(NUMBER_BYTES)?;
     let (delivery, nonce) = token.split_at_checked(4)?;
-    Some(Lease {
-        number: lease_number(Number::read(number), queue),
-        delivery: u32::from_be_bytes(delivery.try_into().ok()?),
-        nonce: u64::from_be_bytes(nonce.try_into().ok()?),
-    })
+    let delivery = u32::from_be_bytes(delivery.try_into().ok()?);
+    let nonce = u64::from_be_bytes(nonce.try_into().ok()?);
+    Some(lease(queue, Number::read(number), delivery, nonce))
 }
 
 // ---- places ----
@@ -233,7 +235,7 @@ impl Held {
 }
 
 /// See `lua/lib/lease.lua`, which says what is where.
-pub(super) fn read_lease(number: Number, queue: u64, record: &[u8]) -> Option<Held> {
+pub(super) fn read_lease(number: Number, queue: &QueueName, record: &[u8]) -> Option<Held> {
     let mut at = 0;
     let mut take = |length: usize| {
         let taken = record.get(at..at + length);
@@ -255,7 +257,7 @@ pub(super) fn read_lease(number: Number, queue: u64, record: &[u8]) -> Option<He
     take(length)?;
     let checkpoint = String::from_utf8_lossy(record.get(at..)?).into_owned();
     let delivery = Delivery {
-        lease: Lease { number: lease_number(number, queue), delivery, nonce },
+        lease: lease(queue, number, delivery, nonce),
         attempt,
         worker_id,
         started_at: Timestamp::from_millis(started),
@@ -348,14 +350,15 @@ mod tests {
 
     #[test]
     fn numbers_levels_and_scores_read_back() {
+        let queue = QueueName::parse("emails").unwrap();
         for number in [0, 1, 255, 256, NUMBER_MAX] {
             let number = Number(number);
             assert_eq!(Number::read(&number.bytes()), number);
-            assert_eq!(lease_of(lease_number(number, QUEUE_MAX)), (number, QUEUE_MAX));
             assert_eq!(Number::read(&tie(number, &JobId::parse("own"))), number);
-            let lease = Lease { number: lease_number(number, 7), delivery: 3, nonce: u64::MAX };
+            let lease = lease(&queue, number, 3, u64::MAX);
+            assert_eq!(Lease::parse(&lease.to_string()).as_ref(), Some(&lease));
             let name = [number.bytes(), token(&lease)].concat();
-            assert_eq!(read_named_lease(&name, 7), Some(lease));
+            assert_eq!(read_named_lease(&name, &queue), Some(lease));
             assert!(number.bytes()[0] < 255, "no number looks like a caller's own id");
         }
         for is in [i8::MIN, -1, 0, 1, i8::MAX] {

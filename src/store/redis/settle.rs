@@ -47,19 +47,19 @@ impl Core {
     pub(super) async fn by_queue<T>(
         &self,
         items: Vec<T>,
-        number: impl Fn(&T) -> u64,
+        lease: impl Fn(&T) -> &Lease,
     ) -> Result<Vec<Group<T>>, StoreError> {
-        let mut groups: Vec<(u64, Vec<(usize, T)>)> = Vec::new();
+        let mut groups: Vec<(QueueName, Vec<(usize, T)>)> = Vec::new();
         for (at, item) in items.into_iter().enumerate() {
-            let (_, queue) = record::lease_of(number(&item));
-            match groups.iter_mut().find(|(other, _)| *other == queue) {
+            let queue = &lease(&item).queue;
+            match groups.iter_mut().find(|(other, _)| other == queue) {
                 Some((_, items)) => items.push((at, item)),
-                None => groups.push((queue, vec![(at, item)])),
+                None => groups.push((queue.clone(), vec![(at, item)])),
             }
         }
         let mut found = Vec::with_capacity(groups.len());
         for (queue, items) in groups {
-            found.push((self.find_number(queue).await?, items));
+            found.push((self.find(&queue).await?, items));
         }
         Ok(found)
     }
@@ -72,7 +72,7 @@ impl Core {
         let gone = Ok(Acked { already_gone: true });
         let mut answers = vec![gone; acks.len()];
         let mut begun = false;
-        for (queue, acks) in self.by_queue(acks, |ack| ack.lease.number).await? {
+        for (queue, acks) in self.by_queue(acks, |ack| &ack.lease).await? {
             let Some(queue) = queue else { continue };
             let settings = ask.settings.queue(&queue.name);
             if settings.completed_retention.is_some() {
@@ -87,7 +87,7 @@ impl Core {
             for acks in acks.chunks(ENDINGS_MAX) {
                 let mut args = vec![record::millis(retention).into(), FINISHED_KEYS_MAX.into()];
                 for (_, ack) in acks {
-                    let (number, _) = record::lease_of(ack.lease.number);
+                    let number = Number(ack.lease.number);
                     args.extend([number.bytes().into(), record::token(&ack.lease).into()]);
                 }
                 let run = self.run(&ACK, &queue, args).await;
@@ -95,7 +95,7 @@ impl Core {
                 begun = true;
                 let mut sent = Vec::new();
                 for (at, ack) in acks {
-                    let (number, _) = record::lease_of(ack.lease.number);
+                    let number = Number(ack.lease.number);
                     let mut item = reply.list()?;
                     answers[*at] = match item.int()? {
                         0 => {
@@ -104,7 +104,7 @@ impl Core {
                             Ok(Acked { already_gone: false })
                         }
                         2 => Err(LeaseLost),
-                        4 if !is_success(&item.bytes()?, ack.lease) => Err(LeaseLost),
+                        4 if !is_success(&item.bytes()?, &ack.lease) => Err(LeaseLost),
                         3 => match QueueName::parse(&item.text()?) {
                             Some(to) => match self.has_gone_on_to(to, number).await? {
                                 Some(_) => Err(LeaseLost),
@@ -128,13 +128,13 @@ impl Core {
         extends: Vec<Extend>,
     ) -> Result<Vec<Result<Extended, LeaseLost>>, StoreError> {
         let mut answers = vec![Err(LeaseLost); extends.len()];
-        for (queue, extends) in self.by_queue(extends, |extend| extend.lease.number).await? {
+        for (queue, extends) in self.by_queue(extends, |extend| &extend.lease).await? {
             let Some(queue) = queue else { continue };
             let run_time = ask.settings.queue(&queue.name).max_run_time;
             for extends in extends.chunks(ENDINGS_MAX) {
                 let mut args = vec![record::millis(run_time).into()];
                 for (_, extend) in extends {
-                    let (number, _) = record::lease_of(extend.lease.number);
+                    let number = Number(extend.lease.number);
                     let asked = extend.duration.map(|duration| record::millis(duration).into());
                     args.extend([
                         number.bytes().into(),
@@ -166,7 +166,7 @@ impl Core {
     ) -> Result<Vec<Result<Attempt, LeaseLost>>, StoreError> {
         let mut answers = vec![Err(LeaseLost); nacks.len()];
         let mut begun = false;
-        for (queue, nacks) in self.by_queue(nacks, |nack| nack.lease.number).await? {
+        for (queue, nacks) in self.by_queue(nacks, |nack| &nack.lease).await? {
             let Some(queue) = queue else { continue };
             let mut nacks = nacks.into_iter();
             loop {
@@ -192,7 +192,7 @@ impl Core {
         answers: &mut [Result<Attempt, LeaseLost>],
     ) -> Result<(), StoreError> {
         let settings = ask.settings.queue(&queue.name);
-        let number = |(_, nack): &(usize, Nack)| record::lease_of(nack.lease.number).0;
+        let number = |(_, nack): &(usize, Nack)| Number(nack.lease.number);
         let numbers: Vec<_> = nacks.iter().map(number).collect();
         let mut memory = queue.guards.memory.lock().await;
         for _ in 0..TRIES_MAX {
@@ -201,15 +201,15 @@ impl Core {
             let (mut judged, mut again) = (Vec::new(), Vec::new());
             for ((at, nack), out) in nacks.iter().zip(&outs) {
                 let held = out.held(queue).filter(|held| held.delivery.lease == nack.lease);
-                let named_before = judged.iter().any(|(_, lease, _)| *lease == nack.lease);
+                let named_before = judged.iter().any(|(_, lease, _)| *lease == &nack.lease);
                 match held {
                     Some(_) if named_before => again.push((*at, nack.clone())),
                     Some(held) => {
                         let ending = nack.ending.clone();
                         let verdict = court.judge(out, held, ending, &nack.checkpoint, dice);
-                        judged.push((*at, nack.lease, verdict));
+                        judged.push((*at, &nack.lease, verdict));
                     }
-                    None => answers[*at] = self.nacked_before(queue, out, nack.lease).await?,
+                    None => answers[*at] = self.nacked_before(queue, out, &nack.lease).await?,
                 }
             }
             let verdicts = judged.iter().map(|(.., verdict)| verdict).collect::<Vec<_>>();
@@ -224,7 +224,7 @@ impl Core {
                 let numbers: Vec<_> = again.iter().map(number).collect();
                 let (_, outs) = self.outs(queue, &numbers).await?;
                 for ((at, nack), out) in again.iter().zip(&outs) {
-                    answers[*at] = self.nacked_before(queue, out, nack.lease).await?;
+                    answers[*at] = self.nacked_before(queue, out, &nack.lease).await?;
                 }
             }
             return Ok(());
@@ -237,7 +237,7 @@ impl Core {
         &self,
         queue: &Queue,
         out: &Out,
-        lease: Lease,
+        lease: &Lease,
     ) -> Result<Result<Attempt, LeaseLost>, StoreError> {
         let mut ended = out.ended_under(lease);
         let mut kept_in = queue.keys.of(b's').to_vec();

@@ -80,8 +80,7 @@ impl Model {
         }
         let (number, delivery) = self.leases[lease];
         let job = self.jobs.get(&number).ok_or(LeaseLost)?;
-        let said =
-            job.last_attempt.clone().filter(|said| said.nacked && said.lease.delivery == delivery);
+        let said = job.last_attempt.clone().filter(|said| said.nacked && said.delivery == delivery);
         said.filter(|_| job.progress.deliveries == delivery).ok_or(LeaseLost)
     }
 

@@ -1,7 +1,7 @@
 //! Enqueue and claim: how jobs come in and go out.
 
 use super::{Added, Answer, Holder, Id, Job, Model, Out, Place};
-use crate::steps::New;
+use crate::steps::{New, name};
 use redrive::{
     domain::{
         job::{DeadReason, Delivery, Progress, State},
@@ -181,7 +181,18 @@ impl Model {
             return;
         };
         let attempt = job.progress.deliver();
-        let lease = Lease { number: number as u64, delivery: job.progress.deliveries, nonce: 0 };
+        let lease = Lease {
+            queue: name(queue),
+            number: number as u64,
+            delivery: job.progress.deliveries,
+            nonce: 0,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        };
+        self.leases.push((number, lease.delivery));
         let delivery = Delivery {
             lease,
             attempt,
@@ -195,7 +206,6 @@ impl Model {
         let checkpoint = String::new();
         let out = Out { delivery, ready_at, request, checkpoint, transitions };
         job.place = Place::Leased(Box::new(out));
-        self.leases.push((number, lease.delivery));
     }
 
     pub(super) fn idle(&self, queue: usize) -> (IdleReason, Option<Timestamp>) {

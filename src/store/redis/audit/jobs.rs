@@ -2,7 +2,10 @@
 
 use super::{Audit, PAGE};
 use crate::{
-    domain::job::{Progress, Spec},
+    domain::{
+        ids::QueueName,
+        job::{Progress, Spec},
+    },
     store::{
         AuditProgress, Check, StoreError, codec,
         redis::{
@@ -103,7 +106,7 @@ impl Job {
     }
 
     /// What is wrong with where it is.
-    fn places(&self, spec: Option<&Spec>) -> Vec<String> {
+    fn places(&self, queue: &QueueName, spec: Option<&Spec>) -> Vec<String> {
         let (name, homes) = (self.name(), self.homes());
         let mut off = Vec::new();
         match homes[..] {
@@ -129,7 +132,7 @@ impl Job {
         } else if !self.death.is_empty() {
             off.push(format!("{name}, DEAD: how it died cannot be read"));
         }
-        if !self.lease.is_empty() && record::read_lease(self.number, 0, &self.lease).is_none() {
+        if !self.lease.is_empty() && record::read_lease(self.number, queue, &self.lease).is_none() {
             off.push(format!("{name}, LEASED: its lease cannot be read"));
         }
         off
@@ -223,7 +226,7 @@ impl Audit<'_> {
         let parts = parts.into_iter().chain(&job.attempts).filter(|part| !part.is_empty());
         self.report.records += 1 + parts.count() as u64;
         let spec = record::read_job(job.number, &job.record, job.body.clone());
-        for what in job.places(spec.as_ref().ok()) {
+        for what in job.places(&queue.name, spec.as_ref().ok()) {
             self.found(Check::Places, queue, what);
         }
         for what in job.bytes() {
