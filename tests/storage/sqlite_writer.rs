@@ -145,3 +145,29 @@ fn a_directory_has_one_store_and_is_whole_when_it_is_closed() {
         SqliteStore::open(options(), manual_clock(), Calls).unwrap().close().await;
     });
 }
+
+#[test]
+fn a_number_is_in_one_queue_at_a_time() {
+    let directory = TempDir::new().unwrap();
+    runtime().block_on(async {
+        let store = SqliteCalls::open(directory.path(), manual_clock());
+        store.call(|storage| add(storage, 1)).await.unwrap();
+        let found = store
+            .call(|storage| {
+                done(storage.register(&name("target"), 10))?;
+                let key = RecordKey::Number(1);
+                let writes = vec![Write::Put(Table::Job, key.clone(), bytes("moved"))];
+                done(storage.apply(&name("target"), &Batch { writes, ..Batch::default() }))?;
+                // What the source removes then is no longer its own.
+                let writes = vec![Write::Delete(Table::Job, key.clone())];
+                done(storage.apply(&name("jobs"), &Batch { writes, ..Batch::default() }))?;
+                let reads = [Read::Len(Len::Table(Table::Job)), Read::Record(Table::Job, key)];
+                let source = done(storage.read(&name("jobs"), &reads))?;
+                Ok((source, done(storage.read(&name("target"), &reads))?))
+            })
+            .await;
+        let (source, target) = found.unwrap();
+        assert_eq!(source.unwrap(), [Found::Number(0), Found::Record(None)]);
+        assert_eq!(target.unwrap(), [Found::Number(1), Found::Record(Some(bytes("moved")))]);
+    });
+}

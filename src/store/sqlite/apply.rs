@@ -151,6 +151,7 @@ impl SqliteStorage<'_> {
             }
             _ => {}
         }
+        queue.drop_old_epochs();
         true
     }
 

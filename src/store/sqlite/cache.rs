@@ -340,12 +340,26 @@ impl Cache {
 
 // ---- what is in memory alone ----
 
+const EPOCHS_MAX: usize = 64;
+
 /// Of one queue: `Outcomes`, and counts and times under an epoch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Volatile {
     pub(super) outcomes: Option<Bytes>,
-    pub(super) succeeded: HashMap<u32, i64>,
-    pub(super) last_success: HashMap<u32, Timestamp>,
+    pub(super) succeeded: BTreeMap<u32, i64>,
+    pub(super) last_success: BTreeMap<u32, Timestamp>,
+}
+
+impl Volatile {
+    /// Only the last epochs are asked for again.
+    pub(super) fn drop_old_epochs(&mut self) {
+        if self.succeeded.len() > EPOCHS_MAX {
+            self.succeeded.pop_first();
+        }
+        if self.last_success.len() > EPOCHS_MAX {
+            self.last_success.pop_first();
+        }
+    }
 }
 
 /// By queue. Shared with the readers.

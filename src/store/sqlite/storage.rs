@@ -123,11 +123,8 @@ impl<'c> SqliteStorage<'c> {
     }
 
     /// A failure of the database is remembered: the transaction is lost with it, whatever the caller does.
-    fn answer<T>(&mut self, result: Result<T>) -> Answer<T> {
-        ready(result.map_err(|error| {
-            let failure = self.failure.get_or_insert_with(|| error.into());
-            failure.error()
-        }))
+    fn failed(&mut self, error: rusqlite::Error) -> StoreError {
+        self.failure.get_or_insert_with(|| error.into()).error()
     }
 
     /// When the first waiting job of a queue is due, or its first lease ends.
@@ -354,8 +351,7 @@ impl Reads for SqliteStorage<'_> {
     }
 
     fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Answer<Option<Vec<Found>>> {
-        let found = self.read_now(queue, reads);
-        self.answer(found)
+        ready(self.read_now(queue, reads).map_err(|error| self.failed(error)))
     }
 
     fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Answer<Vec<QueueName>> {
@@ -365,31 +361,29 @@ impl Reads for SqliteStorage<'_> {
     }
 
     fn holders(&mut self, table: Table, key: &RecordKey) -> Answer<Vec<QueueName>> {
-        let holders = read::holders(self.connection, &self.volatile, table, key);
-        self.answer(holders)
+        ready(
+            read::holders(self.connection, &self.volatile, table, key)
+                .map_err(|error| self.failed(error)),
+        )
     }
 }
 
 #[expect(refining_impl_trait, reason = "callers that know the engine need not wait")]
 impl Storage for SqliteStorage<'_> {
     fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Answer<Applied> {
-        let applied = self.apply_now(queue, batch);
-        self.answer(applied)
+        ready(self.apply_now(queue, batch).map_err(|error| self.failed(error)))
     }
 
     fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Answer<Option<Taken>> {
-        let taken = self.take_now(queue, take);
-        self.answer(taken)
+        ready(self.take_now(queue, take).map_err(|error| self.failed(error)))
     }
 
     fn register(&mut self, queue: &QueueName, max: usize) -> Answer<bool> {
-        let registered = self.register_now(queue, max);
-        self.answer(registered)
+        ready(self.register_now(queue, max).map_err(|error| self.failed(error)))
     }
 
     fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> Answer<bool> {
-        let forgotten = self.forget_now(queue, unused_since);
-        self.answer(forgotten)
+        ready(self.forget_now(queue, unused_since).map_err(|error| self.failed(error)))
     }
 
     fn numbers(&mut self, count: u64) -> Answer<Range<u64>> {
