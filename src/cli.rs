@@ -168,7 +168,7 @@ pub enum Error {
     #[error("jobs are not kept in {0}: {1}")]
     Redis(String, redis::OpenError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Engine(#[from] StoreError),
     #[error("the system refuses what the audit needs: {0}")]
     System(#[from] io::Error),
 }
@@ -186,6 +186,7 @@ impl Error {
             | Self::Bench(_)
             | Self::Migrate(_)
             | Self::Redis(..)
+            | Self::Engine(_)
             | Self::System(_) => ExitCode::FAILURE,
         }
     }

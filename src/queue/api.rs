@@ -4,7 +4,7 @@ use super::{
     breakers, cancel,
     claim::{self, ClaimAnswer},
     context::CallContext,
-    copy, dead_letters,
+    copy, cross_queue, dead_letters,
     enqueue::{self, Incoming},
     get_job, list_jobs, pause, purge, queues, requeue, settle, stats, sweep, undelivered,
 };
@@ -262,6 +262,8 @@ pub enum View {
     Jobs(JobQuery),
     /// The names alone.
     Names,
+    /// How many jobs are on their way from one queue to another.
+    Moving,
 }
 
 /// Each view has the answer of its name.
@@ -274,6 +276,7 @@ pub enum Viewed {
     Stats(Option<Stats>),
     Jobs(Option<JobPage>),
     Names(Vec<QueueName>),
+    Moving(u64),
 }
 
 pub async fn view<S: Reads>(store: &mut S, view: View) -> Result<Viewed, StoreError> {
@@ -290,6 +293,7 @@ pub async fn view<S: Reads>(store: &mut S, view: View) -> Result<Viewed, StoreEr
         }
         View::Stats(queue) => Viewed::Stats(stats::stats(store, queue.as_ref()).await?),
         View::Jobs(query) => Viewed::Jobs(list_jobs::jobs(store, &query).await?),
+        View::Moving => Viewed::Moving(cross_queue::moving(store).await?),
         View::Names => {
             let mut names: Vec<QueueName> = Vec::new();
             loop {

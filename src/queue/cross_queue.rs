@@ -258,3 +258,28 @@ async fn complete<S: Storage>(
     }
     Err(overtaken())
 }
+
+/// How many jobs are on their way from one queue to another.
+pub(crate) async fn moving<S: Reads>(store: &mut S) -> Result<u64, StoreError> {
+    const PAGE: usize = 500;
+    let (mut count, mut after) = (0, None);
+    loop {
+        let queues = store.queues(after.as_ref(), PAGE).await?;
+        let Some(last) = queues.last() else { return Ok(count) };
+        after = Some(last.clone());
+        for queue in &queues {
+            let mut scanned: Option<RecordKey> = None;
+            loop {
+                let read = [Read::Scan(Table::Move, scanned.take(), PAGE)];
+                let found = store.read(queue, &read).await?.unwrap_or_default();
+                let records = found.into_iter().next().map(Found::scanned).unwrap_or_default();
+                let Some((key, _)) = records.last() else { break };
+                scanned = Some(key.clone());
+                for (_, record) in &records {
+                    let moved = records::readable(MoveRecord::read(record))?;
+                    count += u64::from(matches!(moved, Some(MoveRecord::Begun(_))));
+                }
+            }
+        }
+    }
+}

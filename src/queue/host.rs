@@ -146,6 +146,14 @@ impl<H: Host> Queues<H> {
         Ok(queues)
     }
 
+    /// Jobs on their way from one queue to another, which may be seen in both; a server that runs completes their moves.
+    pub async fn moving(&self) -> Result<u64, StoreError> {
+        match self.host.view(View::Moving).await? {
+            Viewed::Moving(jobs) => Ok(jobs),
+            _ => Err(wrong_answer()),
+        }
+    }
+
     pub fn host(&self) -> &H {
         &self.host
     }

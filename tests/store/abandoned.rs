@@ -120,7 +120,7 @@ store_test! {
 
 store_test! {
     /// The Redis store gives the jobs back by itself.
-    embedded only: async fn the_store_asks_to_be_swept_when_a_claim_is_abandoned(h) {
+    sqlite only: async fn the_store_asks_to_be_swept_when_a_claim_is_abandoned(h) {
         h.enqueue(job("q")).await;
         h.due().await;
         gone_before_the_answer(&h, claim_of(&["q"], 1)).await;

@@ -34,7 +34,7 @@ store_test! {
 
 store_test! {
     /// It looks into the database.
-    embedded only: async fn nothing_of_a_cancelled_job_stays_on_disk(h) {
+    sqlite only: async fn nothing_of_a_cancelled_job_stays_on_disk(h) {
         h.set(without_jitter);
         h.enqueue(job("q").id("x").key("k").expires(HOUR)).await;
         let lease = h.claim("q").await.delivery.lease;

@@ -3,16 +3,20 @@
 use crate::redis_server;
 use redrive::{
     domain::store_clock::{Kept, StoreClock},
-    env::Clock,
-    queue::{StoreLimits, hosts::memory::MemoryStore},
+    env::{Clock, SystemClock},
+    queue::{
+        self, StoreLimits,
+        hosts::{memory::MemoryStore, redis::RedisStore, sqlite::SqliteStore},
+        poll_once,
+    },
     store::{
         Ask, AuditReport, Listener, Settlements, Store,
-        embedded::{self, Embedded, Options},
         memory::MemoryStorage,
         redis::{
-            self, Durability, RedisStore, TimeSource,
+            self, Durability, TimeSource,
             connection::{Address, ConnectionOptions},
         },
+        sqlite,
     },
 };
 use std::{
@@ -26,8 +30,6 @@ use std::{
 
 /// A store that the suite can open.
 pub(crate) trait Engine: Store + Sized {
-    /// Which answer handed out a lease is known over a restart.
-    const KEEPS_ANSWERS: bool;
     /// What a closed breaker has counted is known over a restart.
     const KEEPS_TALLY: bool;
 
@@ -104,8 +106,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Engine for Embedded {
-    const KEEPS_ANSWERS: bool = false;
+impl Engine for SqliteStore {
     const KEEPS_TALLY: bool = false;
 
     async fn open(
@@ -113,18 +114,21 @@ impl Engine for Embedded {
         clock: Arc<dyn Clock>,
         told: Arc<dyn Listener>,
     ) -> Result<Self, String> {
-        let options = Options {
-            durability: embedded::Durability::None,
+        let options = sqlite::Options {
+            durability: sqlite::Durability::None,
             reserve_bytes: 0,
-            max_queues: place.max_queues,
-            ..Options::new(&place.directory)
+            ..sqlite::Options::new(&place.directory)
         };
-        Embedded::open(options, clock, told).map_err(|error| error.to_string())
+        let limits = StoreLimits { queues: place.max_queues, ..Self::default_limits() };
+        let opened = Self::open_sqlite(options, limits, clock, told).await;
+        opened.map_err(|error| error.to_string())
     }
 
     async fn audit(&self, place: &Place) -> AuditReport {
-        let report = embedded::audit(&place.directory, &mut |_| {});
-        report.expect("a store that is open")
+        let report = sqlite::read_directory(&place.directory, &SystemClock::new(), |reader| {
+            poll_once(queue::verify(reader, &mut |_| {})).and_then(|report| report)
+        });
+        report.expect("a store that is open").expect("the store is well")
     }
 
     async fn catch_up(&self, ask: Ask) {
@@ -133,7 +137,6 @@ impl Engine for Embedded {
 }
 
 impl Engine for MemoryStore {
-    const KEEPS_ANSWERS: bool = true;
     const KEEPS_TALLY: bool = true;
 
     async fn open(
@@ -152,7 +155,7 @@ impl Engine for MemoryStore {
 
     async fn audit(&self, place: &Place) -> AuditReport {
         let mut storage = lock(&place.memory).clone().expect("a store that is open");
-        redrive::queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
+        queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
     }
 
     async fn catch_up(&self, ask: Ask) {
@@ -161,7 +164,6 @@ impl Engine for MemoryStore {
 }
 
 impl Engine for RedisStore {
-    const KEEPS_ANSWERS: bool = true;
     const KEEPS_TALLY: bool = true;
 
     async fn open(
@@ -177,17 +179,18 @@ impl Engine for RedisStore {
         let options = redis::Options {
             namespace: place.namespace.clone(),
             time: place.time(clock.clone()),
-            max_queues: place.max_queues,
-            // Nobody else is there, and what is told is compared.
-            watch: false,
+            heartbeat: false,
             connection: ConnectionOptions { durability, ..ConnectionOptions::default() },
             ..redis::Options::new(Address::parse(server.address())?)
         };
-        RedisStore::open(options, clock, told).await.map_err(|error| error.to_string())
+        // There is no other server, and what is told is compared.
+        let opened = Self::open_redis(options, place.max_queues, false, clock, told).await;
+        opened.map_err(|error| error.to_string())
     }
 
     async fn audit(&self, _: &Place) -> AuditReport {
-        RedisStore::audit(self, &mut |_| {}).await.expect("the store is well")
+        let mut storage = self.storage().clone();
+        queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
     }
 
     async fn catch_up(&self, _: Ask) {

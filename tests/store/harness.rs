@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-/// One test of the suite, run on every engine; `embedded only` is for what is true of that engine alone.
+/// One test of the suite, run on every engine; `sqlite only` is for what is true of that engine alone.
 macro_rules! store_test {
     ($(#[$meta:meta])* async fn $name:ident($h:ident) $body:block) => {
         $(#[$meta])*
@@ -47,23 +47,23 @@ macro_rules! store_test {
 
             #[test]
             fn redis() {
-                $crate::harness::run(scenario::<redrive::store::redis::RedisStore>);
+                $crate::harness::run(scenario::<redrive::queue::hosts::redis::RedisStore>);
             }
 
             #[test]
             fn redis_cluster() {
-                let scenario = scenario::<redrive::store::redis::RedisStore>;
+                let scenario = scenario::<redrive::queue::hosts::redis::RedisStore>;
                 $crate::harness::run_in($crate::engines::Site::Cluster, scenario);
             }
 
             #[test]
             fn valkey() {
-                let scenario = scenario::<redrive::store::redis::RedisStore>;
+                let scenario = scenario::<redrive::queue::hosts::redis::RedisStore>;
                 $crate::harness::run_in($crate::engines::Site::Valkey, scenario);
             }
         }
     };
-    ($(#[$meta:meta])* embedded only: async fn $name:ident($h:ident) $body:block) => {
+    ($(#[$meta:meta])* sqlite only: async fn $name:ident($h:ident) $body:block) => {
         $(#[$meta])*
         mod $name {
             store_test!(@ $h $body);
@@ -79,8 +79,8 @@ macro_rules! store_test {
         }
 
         #[test]
-        fn embedded() {
-            $crate::harness::run(scenario::<redrive::store::embedded::Embedded>);
+        fn sqlite() {
+            $crate::harness::run(scenario::<redrive::queue::hosts::sqlite::SqliteStore>);
         }
     };
 }
@@ -142,9 +142,6 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn open(&mut self) {
-        if !S::KEEPS_ANSWERS {
-            lock(&self.answers).clear();
-        }
         self.store = Some(self.open_another().await.expect("the store opens"));
     }
 

@@ -91,7 +91,7 @@ store_test! {
 
 store_test! {
     /// Elsewhere the leases of a queue are by themselves.
-    embedded only: async fn leases_of_other_queues_are_passed_over_at_a_bounded_cost(h) {
+    sqlite only: async fn leases_of_other_queues_are_passed_over_at_a_bounded_cost(h) {
         for n in 0..9 {
             h.enqueue(job(if n == 7 { "q" } else { "busy" }).id(&n.to_string())).await;
         }

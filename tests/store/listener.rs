@@ -110,7 +110,7 @@ store_test! {
 }
 
 store_test! {
-    embedded only: async fn a_job_that_comes_due_is_told_and_needs_no_sweep(h) {
+    sqlite only: async fn a_job_that_comes_due_is_told_and_needs_no_sweep(h) {
         h.enqueue(job("q").delay(seconds(1) / 100)).await;
         h.advance(SECOND);
         assert_eq!(h.told.next_come_due(), "q");
@@ -120,7 +120,7 @@ store_test! {
 }
 
 store_test! {
-    embedded only: async fn what_comes_due_in_a_queue_that_is_held_back_is_not_told(h) {
+    sqlite only: async fn what_comes_due_in_a_queue_that_is_held_back_is_not_told(h) {
         for name in ["paused", "broken"] {
             h.enqueue(job(name).delay(seconds(1) / 100)).await;
         }

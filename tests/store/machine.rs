@@ -13,6 +13,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use redrive::{
+    queue::hosts::{memory::MemoryStore, redis::RedisStore, sqlite::SqliteStore},
     domain::{
         ids::JobId,
         job::{Attempt, Body, Expiry, NewJob, Start, State},
@@ -20,7 +21,7 @@ use redrive::{
     },
     store::{
         BreakerOrder, Claim, Deaths, JobQuery, JobRefused, Purge, PurgeRefused, Requeue,
-        RequeueRefused, SkipReason, Which, embedded::Embedded, redis::RedisStore,
+        RequeueRefused, SkipReason, Which, 
     },
 };
 use std::{marker::PhantomData, sync::Arc};
@@ -453,6 +454,6 @@ prop_state_machine! {
     fn the_redis_store_on_a_cluster_and_the_model_agree(sequential 10..70 => ClusterMachine);
 }
 
-type EmbeddedMachine = Machine<Embedded, false>;
+type EmbeddedMachine = Machine<SqliteStore, false>;
 type RedisMachine = Machine<RedisStore, false>;
 type ClusterMachine = Machine<RedisStore, true>;

@@ -80,7 +80,7 @@ impl MoveRecord {
         seal(out).into()
     }
 
-    fn read(record: &[u8]) -> ReadResult<Self> {
+    pub(super) fn read(record: &[u8]) -> ReadResult<Self> {
         let mut read = open(record)?;
         let kind = read.u8()?;
         let until = Timestamp::from_millis(read.u48()?);
