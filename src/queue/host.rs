@@ -315,15 +315,17 @@ impl<H: Host> Store for Queues<H> {
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
         self.follow(&ask.settings).await?;
         self.schedule_all(&ask.settings).await?;
-        self.tidy(&ask).await?;
         let now = self.host.now();
         let due = self.notifier.take_due(now, SWEPT_AT_ONCE);
         if due.is_empty() {
+            self.tidy(&ask).await?;
             return Ok(Swept { next: self.notifier.swept(&[]), ..Swept::default() });
         }
-        match self.run(ask.settings, ask.seed, Verb::Sweep(sweep, due.clone())).await {
+        let verb = Verb::Sweep(sweep, due.clone());
+        match self.run(ask.settings.clone(), ask.seed, verb).await {
             Ok(Answer::Sweep(mut swept, next)) => {
                 swept.next = self.notifier.swept(&next);
+                self.tidy(&ask).await?;
                 Ok(swept)
             }
             Ok(_) => Err(wrong_answer()),
