@@ -12,6 +12,7 @@ pub mod embedded;
 mod error;
 mod history;
 mod listener;
+pub mod memory;
 mod newcomers;
 mod notation;
 mod operator;

@@ -1,0 +1,92 @@
+//! One index of one queue.
+
+use crate::store::storage::{Entry, Index, Member};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
+};
+
+/// Entries by score, and then by the bytes of their member, as the other engines order them. A member has one score.
+#[derive(Debug)]
+pub(super) struct OrderedIndex {
+    index: Index,
+    order: BTreeSet<(u64, Vec<u8>)>,
+    scores: BTreeMap<Vec<u8>, u64>,
+}
+
+impl OrderedIndex {
+    pub(super) fn new(index: Index) -> Self {
+        Self { index, order: BTreeSet::new(), scores: BTreeMap::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn insert(&mut self, entry: &Entry) {
+        self.remove(&entry.member);
+        let member = entry.member.bytes(self.index);
+        self.order.insert((entry.score, member.clone()));
+        self.scores.insert(member, entry.score);
+    }
+
+    pub(super) fn remove(&mut self, member: &Member) {
+        let member = member.bytes(self.index);
+        if let Some(score) = self.scores.remove(&member) {
+            self.order.remove(&(score, member));
+        }
+    }
+
+    pub(super) fn score(&self, member: &Member) -> Option<u64> {
+        self.scores.get(&member.bytes(self.index)).copied()
+    }
+
+    pub(super) fn first_score(&self) -> Option<u64> {
+        self.order.first().map(|(score, _)| *score)
+    }
+
+    /// Entries in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
+        self.order.iter().filter_map(|key| self.entry(key))
+    }
+
+    /// Of entries with at most this score, the first ones.
+    pub(super) fn due(&self, up_to: u64, limit: usize) -> Vec<Entry> {
+        self.range(None, Some(up_to), limit, false)
+    }
+
+    /// See [`crate::store::storage::Read::Range`].
+    pub(super) fn range(
+        &self,
+        after: Option<&Entry>,
+        up_to: Option<u64>,
+        limit: usize,
+        reverse: bool,
+    ) -> Vec<Entry> {
+        let after = after.map(|entry| self.key(entry));
+        // The first key that is no longer within `up_to`: no member is less than an empty one.
+        let end = up_to.and_then(|score| score.checked_add(1)).map(|score| (score, Vec::new()));
+        if reverse {
+            let end = [after, end].into_iter().flatten().min().map_or(Unbounded, Excluded);
+            let entries = self.order.range((Unbounded, end)).rev();
+            entries.take(limit).filter_map(|key| self.entry(key)).collect()
+        } else {
+            let entries = self.order.range((after.map_or(Unbounded, Excluded), Unbounded));
+            let entries = entries.take_while(|key| end.as_ref().is_none_or(|end| *key < end));
+            entries.take(limit).filter_map(|key| self.entry(key)).collect()
+        }
+    }
+
+    /// How many entries stand before this one, which need not be there; counted up to `limit`.
+    pub(super) fn ahead(&self, entry: &Entry, limit: usize) -> usize {
+        self.order.range(..self.key(entry)).take(limit).count()
+    }
+
+    fn key(&self, entry: &Entry) -> (u64, Vec<u8>) {
+        (entry.score, entry.member.bytes(self.index))
+    }
+
+    fn entry(&self, (score, member): &(u64, Vec<u8>)) -> Option<Entry> {
+        Some(Entry { score: *score, member: Member::read(self.index, member)? })
+    }
+}

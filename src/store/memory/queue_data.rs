@@ -1,0 +1,300 @@
+//! The records, entries and counters of one queue; how they are read, compared and written.
+
+use super::ordered_index::OrderedIndex;
+use crate::{
+    domain::time::Timestamp,
+    store::storage::{
+        Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member,
+        Read, RecordKey, Table, Was, Write,
+    },
+};
+use bytes::{BufMut, Bytes, BytesMut};
+use std::{
+    array,
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
+};
+
+#[derive(Debug)]
+pub(super) struct QueueData {
+    /// By [`Table`].
+    tables: [BTreeMap<RecordKey, Bytes>; Table::ALL.len()],
+    /// By [`Index`]. Expiries of leases stand in `Leased` alone.
+    indexes: [OrderedIndex; Index::ALL.len()],
+    counters: BTreeMap<Counter, i64>,
+    marks: BTreeMap<Mark, Timestamp>,
+    last_death: u64,
+    /// When it was made or last written to.
+    used: Timestamp,
+}
+
+impl QueueData {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            tables: array::from_fn(|_| BTreeMap::new()),
+            indexes: Index::ALL.map(OrderedIndex::new),
+            counters: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            last_death: 0,
+            used: now,
+        }
+    }
+
+    pub(super) fn record(&self, table: Table, key: &RecordKey) -> Option<&Bytes> {
+        self.table(table).get(key)
+    }
+
+    pub(super) fn index(&self, index: Index) -> &OrderedIndex {
+        &self.indexes[index as usize]
+    }
+
+    pub(super) fn index_mut(&mut self, index: Index) -> &mut OrderedIndex {
+        &mut self.indexes[index as usize]
+    }
+
+    pub(super) fn leases(&self) -> usize {
+        self.table(Table::Lease).len()
+    }
+
+    pub(super) fn mark_used(&mut self, now: Timestamp) {
+        self.used = self.used.max(now);
+    }
+
+    /// No job and no promise to a caller is left, and it was not written to at `since` or later.
+    pub(super) fn is_unused(&self, since: Timestamp) -> bool {
+        // What describes the queue itself and not its jobs. `Outcomes` is a part of the breaker's state.
+        let of_queue = [Table::Queue, Table::Version, Table::Breaker, Table::Outcomes];
+        self.used < since
+            && Table::ALL
+                .iter()
+                .all(|table| of_queue.contains(table) || self.table(*table).is_empty())
+            && self.indexes.iter().all(|index| index.len() == 0)
+    }
+
+    fn table(&self, table: Table) -> &BTreeMap<RecordKey, Bytes> {
+        &self.tables[table as usize]
+    }
+
+    fn table_mut(&mut self, table: Table) -> &mut BTreeMap<RecordKey, Bytes> {
+        &mut self.tables[table as usize]
+    }
+
+    fn len(&self, of: Len) -> u64 {
+        let len = match of {
+            Len::Table(table) => self.table(table).len(),
+            Len::Index(index) => self.index(index).len(),
+        };
+        len as u64
+    }
+
+    // ---- read ----
+
+    pub(super) fn read(&self, read: &Read) -> Found {
+        match read {
+            Read::Record(table, key) => Found::Record(self.record(*table, key).cloned()),
+            Read::Score(index, member) => Found::Score(self.index(*index).score(member)),
+            Read::Range { index, after, up_to, limit, reverse } => {
+                Found::Entries(self.index(*index).range(after.as_ref(), *up_to, *limit, *reverse))
+            }
+            Read::Ahead(position, limit) => {
+                let ahead = self.index(Index::Ready).ahead(&Entry::ready(*position), *limit);
+                Found::Number(ahead as u64)
+            }
+            Read::Len(of) => Found::Number(self.len(*of)),
+            Read::Counters(group) => Found::Counters(self.counters_of(*group)),
+            Read::Mark(mark) => Found::Score(self.marks.get(mark).map(|at| at.millis())),
+            Read::Scan(table, after, limit) => {
+                let beyond = after.as_ref().map_or(Unbounded, Excluded);
+                let records = self.table(*table).range((beyond, Unbounded)).take(*limit);
+                Found::Scanned(records.map(|(key, record)| (key.clone(), record.clone())).collect())
+            }
+        }
+    }
+
+    fn counters_of(&self, group: CounterGroup) -> Vec<(Counter, i64)> {
+        let is_in_group = |counter: &Counter| match (group, counter) {
+            (CounterGroup::Totals, Counter::Total(_))
+            | (CounterGroup::ErrorTypes, Counter::ErrorType(_)) => true,
+            (CounterGroup::Succeeded(epoch), Counter::Succeeded(of)) => epoch == *of,
+            _ => false,
+        };
+        let counters = self.counters.iter().filter(|(counter, _)| is_in_group(counter));
+        counters.map(|(counter, value)| (counter.clone(), *value)).collect()
+    }
+
+    // ---- apply ----
+
+    pub(super) fn apply(&mut self, batch: &Batch, now: Timestamp) -> Applied {
+        debug_assert_eq!(broken_rule(batch), None, "{batch:?}");
+        let found = batch.fences.iter().map(|fence| self.failed(fence));
+        let failed: Vec<_> =
+            found.enumerate().filter_map(|(at, was)| was.map(|was| (at, was))).collect();
+        if !failed.is_empty() {
+            return Applied::Changed(failed);
+        }
+        let told = batch.fences.iter().filter_map(|fence| match fence {
+            Fence::Tell(table, key, _) => self.record(*table, key).cloned(),
+            _ => None,
+        });
+        let mut done = Done { told: told.collect(), ..Done::default() };
+        for write in &batch.writes {
+            self.write(write, now, &mut done);
+        }
+        // A sweep that finds nothing due must not keep an empty queue alive.
+        let wrote = batch.writes.iter().any(|write| !matches!(write, Write::Promote(_)));
+        if wrote || done.promoted > 0 {
+            self.mark_used(now);
+        }
+        done.ready = self.len(Len::Index(Index::Ready));
+        Applied::Done(done)
+    }
+
+    /// What a fence found that does not hold.
+    fn failed(&self, fence: &Fence) -> Option<Was> {
+        let (holds, was) = match fence {
+            Fence::Begins(table, key, prefix) | Fence::Tell(table, key, prefix) => {
+                let record = self.record(*table, key);
+                let holds = record.is_some_and(|record| record.starts_with(prefix));
+                (holds, Was::Record(record.cloned()))
+            }
+            Fence::Is(table, key, expected) => {
+                let record = self.record(*table, key);
+                (record == Some(expected), Was::Record(record.cloned()))
+            }
+            Fence::Absent(table, key) => {
+                let record = self.record(*table, key);
+                (record.is_none(), Was::Record(record.cloned()))
+            }
+            Fence::At(index, entry) => {
+                let score = self.index(*index).score(&entry.member);
+                (score == Some(entry.score), Was::Score(score))
+            }
+            Fence::Room { of, minus, add, limit } => {
+                let less = minus.iter().map(|of| self.len(*of)).sum();
+                let len = self.len(*of).saturating_sub(less);
+                (len.saturating_add(*add) <= *limit, Was::Len(len))
+            }
+        };
+        (!holds).then_some(was)
+    }
+
+    fn write(&mut self, write: &Write, now: Timestamp, done: &mut Done) {
+        match write {
+            Write::Put(table, key, record) => {
+                self.table_mut(*table).insert(key.clone(), record.clone());
+            }
+            Write::PutLease { number, expires_at, record } => {
+                self.put_lease(*number, *expires_at, record.clone());
+            }
+            Write::Delete(table, key) => {
+                self.table_mut(*table).remove(key);
+                if let (Table::Lease, RecordKey::Number(number)) = (table, key) {
+                    self.index_mut(Index::Leased).remove(&Member::Number(*number));
+                }
+            }
+            Write::DeleteParts(table, number) => {
+                let parts = RecordKey::Part(*number, 0)..=RecordKey::Part(*number, u8::MAX);
+                let table = self.table_mut(*table);
+                let keys: Vec<_> = table.range(parts).map(|(key, _)| key.clone()).collect();
+                for key in keys {
+                    table.remove(&key);
+                }
+            }
+            Write::Insert(index, entry) => self.index_mut(*index).insert(entry),
+            Write::Remove(index, entry) => self.index_mut(*index).remove(&entry.member),
+            Write::Extend { number, expires_at } => {
+                let leased = self.index_mut(Index::Leased);
+                let old = leased.score(&Member::Number(*number));
+                let end =
+                    old.map_or(*expires_at, |old| Timestamp::from_millis(old).max(*expires_at));
+                // Without a lease there is nothing to extend: a fence on the lease comes with it.
+                if old.is_some() {
+                    leased.insert(&Entry::number(end.millis(), *number));
+                }
+                done.raised.push(end);
+            }
+            Write::AppendDead { index, number, record } => {
+                done.deaths.push(self.append_dead(*index, *number, record));
+            }
+            Write::Add(counter, delta) => {
+                let sum = self.counters.get(counter).copied().unwrap_or_default();
+                match sum.saturating_add(*delta) {
+                    0 => self.counters.remove(counter),
+                    sum => self.counters.insert(counter.clone(), sum),
+                };
+            }
+            Write::Raise(mark, at) => {
+                let last = self.marks.entry(*mark).or_insert(*at);
+                *last = (*last).max(*at);
+            }
+            Write::Promote(limit) => done.promoted += self.promote(*limit, now),
+        }
+    }
+
+    pub(super) fn put_lease(&mut self, number: u64, expires_at: Timestamp, record: Bytes) {
+        self.table_mut(Table::Lease).insert(RecordKey::Number(number), record);
+        self.index_mut(Index::Leased).insert(&Entry::number(expires_at.millis(), number));
+    }
+
+    fn append_dead(&mut self, index: Index, number: u64, record: &Bytes) -> u64 {
+        self.last_death += 1;
+        let death = self.last_death;
+        self.index_mut(index).insert(&Entry::number(death, number));
+        let mut numbered = BytesMut::with_capacity(8 + record.len());
+        numbered.put_u64(death);
+        numbered.put_slice(record);
+        self.table_mut(Table::Dead).insert(RecordKey::Number(number), numbered.freeze());
+        death
+    }
+
+    /// Up to `limit` due entries of each index become ready, with the positions that they have.
+    pub(super) fn promote(&mut self, limit: usize, now: Timestamp) -> usize {
+        let mut promoted = 0;
+        for index in [Index::Retrying, Index::Scheduled] {
+            for entry in self.index(index).due(now.millis(), limit) {
+                self.index_mut(index).remove(&entry.member);
+                self.index_mut(Index::Ready).insert(&Entry { score: 0, member: entry.member });
+                promoted += 1;
+            }
+        }
+        promoted
+    }
+}
+
+/// Which rule of [`Batch`] this one breaks. Engines rely on them, and a batch that breaks one may work here alone.
+fn broken_rule(batch: &Batch) -> Option<&'static str> {
+    let (mut fenced, mut written) = (BTreeSet::new(), BTreeSet::new());
+    for fence in &batch.fences {
+        let first = match fence {
+            Fence::Begins(table, key, _)
+            | Fence::Tell(table, key, _)
+            | Fence::Is(table, key, _)
+            | Fence::Absent(table, key) => fenced.insert((*table, key.clone())),
+            Fence::At(..) | Fence::Room { .. } => true,
+        };
+        if !first {
+            return Some("a record is fenced twice");
+        }
+    }
+    for write in &batch.writes {
+        let first = match write {
+            Write::Put(table, key, _) | Write::Delete(table, key) => {
+                written.insert((*table, key.clone()))
+            }
+            Write::PutLease { number, .. } => {
+                written.insert((Table::Lease, RecordKey::Number(*number)))
+            }
+            Write::AppendDead { number, .. } => {
+                written.insert((Table::Dead, RecordKey::Number(*number)))
+            }
+            Write::Insert(Index::Leased, _) | Write::Remove(Index::Leased, _) => {
+                return Some("`Leased` is written with `Lease` alone");
+            }
+            _ => true,
+        };
+        if !first {
+            return Some("a record is written twice");
+        }
+    }
+    None
+}
