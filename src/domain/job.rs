@@ -13,8 +13,8 @@ use super::{
     breaker::BreakerState, failure::Failure, ids::JobId, ids::QueueName, lease::Lease,
     policy::PolicyOverride, time::Timestamp,
 };
+pub use super::sameness::Sameness;
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,23 +43,6 @@ impl Body {
             Self::Text(bytes) | Self::Data(bytes) => bytes,
         }
     }
-}
-
-/// Two jobs under one id or key are the same job if type and body are.
-pub type Sameness = [u8; 32];
-
-pub fn sameness(job_type: &str, body: &Body) -> Sameness {
-    let kind = match body {
-        Body::None => 0,
-        Body::Text(_) => 1,
-        Body::Data(_) => 2,
-    };
-    let mut sum = Sha256::new();
-    sum.update((job_type.len() as u64).to_be_bytes());
-    sum.update(job_type);
-    sum.update([kind]);
-    sum.update(body.bytes());
-    sum.finalize().into()
 }
 
 /// When a new job may first run.
@@ -136,6 +119,13 @@ impl NewJob {
     }
 }
 
+impl NewJob {
+    /// Whether it is the same job as another under the same id or key.
+    pub fn sameness(&self) -> Sameness {
+        super::sameness::sameness(&self.job_type, &self.content_type, &self.body)
+    }
+}
+
 /// What never changes about a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
@@ -150,6 +140,13 @@ pub struct Spec {
     pub run_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub policy: Option<Box<PolicyOverride>>,
+}
+
+impl Spec {
+    /// Whether it is the same job as another under the same id or key.
+    pub fn sameness(&self) -> Sameness {
+        super::sameness::sameness(&self.job_type, &self.content_type, &self.body)
+    }
 }
 
 /// What a job has been through. A fresh job has none of it.

@@ -15,6 +15,7 @@ pub mod pause;
 pub mod policy;
 pub mod presets;
 pub mod rules;
+pub mod sameness;
 pub mod settings;
 pub mod store_clock;
 pub mod time;

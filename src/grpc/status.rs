@@ -327,6 +327,12 @@ fn explain_store(error: &StoreError) -> Explanation {
             );
             Explanation::new(Reason::DurabilityNotConfirmed, message).retry_after(SOON)
         }
+        StoreError::NewerFormat(detail) => {
+            let message = format!(
+                "a newer server has written to this store, and this one changed nothing: {detail}"
+            );
+            Explanation::new(Reason::StoreUnavailable, message).retry_after(LATER)
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     domain::{
         chance::Dice,
         ids::{JobId, QueueName},
-        job::{NewJob, Sameness, State, sameness},
+        job::{NewJob, Sameness, State},
         time::Timestamp,
     },
     store::{Ask, Enqueued, Refused},
@@ -26,7 +26,7 @@ pub(super) struct Incoming {
 impl Incoming {
     pub(super) fn new(job: NewJob) -> Self {
         let named = job.id.is_some() || job.key.is_some();
-        let print = named.then(|| sameness(&job.job_type, &job.body));
+        let print = named.then(|| job.sameness());
         Self { job, print }
     }
 }
@@ -207,7 +207,7 @@ impl Writer<'_> {
             _ => return Ok(None),
         }
         let (Ok(spec) | Err(spec)) = self.read_job(number)?;
-        let same = sameness(&spec.job_type, &spec.body) == *print;
+        let same = spec.sameness() == *print;
         Ok(Some(Earlier { number, id: id.clone(), same, finished: false }))
     }
 

@@ -8,7 +8,7 @@ use super::{
     writer::{Failure, Writer},
 };
 use crate::{
-    domain::job::{DeadReason, Spec, sameness},
+    domain::job::{DeadReason, Spec},
     store::{Ask, Refused, Requeue, RequeueRefused, Requeued, SkipReason, Which, saved_reply},
 };
 use std::collections::HashSet;
@@ -133,7 +133,7 @@ impl Writer<'_> {
 
         let place = Place::of(to, number, spec, true);
         // Only where it is kept: large bodies take their time.
-        let print = || sameness(&spec.job_type, &spec.body);
+        let print = || spec.sameness();
         if from != to {
             self.sql.move_job.execute((row, to))?;
             if let super::places::Tie::Id(id) = &place.tie {

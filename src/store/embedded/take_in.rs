@@ -9,7 +9,7 @@ use super::{
 use crate::{
     domain::{
         breaker::Guarded,
-        job::{Progress, Spec, State, sameness},
+        job::{Progress, Spec, State},
         settings::QueueSettings,
     },
     store::{
@@ -86,7 +86,7 @@ impl Writer<'_> {
         }
         let holds_key = job.death.is_none() || settings.dead_jobs_hold_keys;
         if let Some(key) = spec.key.as_ref().filter(|_| key_is_free && holds_key) {
-            let print = sameness(&spec.job_type, &spec.body);
+            let print = spec.sameness();
             self.save_key(queue, key, number, &spec.id.to_string(), &print)?;
             if job.completed_at.is_some() {
                 self.finish_key(ask, number)?;
@@ -115,7 +115,7 @@ impl Writer<'_> {
         self.scratch = head;
         // An id that another store made carries a number of that store, and is like one that a caller chose.
         if let Tie::Id(id) = Tie::of(number, &spec.id) {
-            let print = sameness(&spec.job_type, &spec.body);
+            let print = spec.sameness();
             self.sql.insert_id.execute((&id, queue, row, print))?;
         }
         Ok(())

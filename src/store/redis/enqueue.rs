@@ -12,7 +12,7 @@ use crate::{
     domain::{
         chance::Dice,
         ids::{JobId, QueueName},
-        job::{NewJob, Spec, Start, State, sameness},
+        job::{NewJob, Spec, Start, State},
         settings::QueueSettings,
         time::Timestamp,
     },
@@ -173,7 +173,7 @@ impl Core {
         };
         let Some(number) = self.number_in(queue, id).await? else { return Ok(Vec::new()) };
         let Some(spec) = self.spec_of(queue, number).await? else { return Ok(Vec::new()) };
-        let print = sameness(&spec.job_type, &spec.body);
+        let print = record::print(spec.sameness());
         Ok([&number.bytes()[..], &print].concat())
     }
 }
@@ -194,7 +194,7 @@ fn pack(
     };
     let print = match (&job.id, &job.key) {
         (None, None) => Vec::new(),
-        _ => sameness(&job.job_type, &job.body).to_vec(),
+        _ => record::print(job.sameness()),
     };
     let id = job.id.clone().unwrap_or_else(|| JobId::make(now, number.0, dice.roll()));
     let (spec, _) = job.clone().admit(now, id);

@@ -18,7 +18,7 @@ use super::{
     scripts::{ARRIVE, DEPART, LEAVE},
 };
 use crate::{
-    domain::{ids::QueueName, job::sameness, lease::Lease},
+    domain::{ids::QueueName, lease::Lease},
     store::{JobView, SkipReason, StoreError, sizes},
 };
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Core {
             Arg::from(&body[..]),
             record::extras(number, spec).into(),
             record::progress(&progress, past).into(),
-            sameness(&spec.job_type, &spec.body).to_vec().into(),
+            record::print(spec.sameness()).into(),
             record::tie(number, &spec.id).into(),
             u64::from(record::level(spec.priority)).into(),
             carried,

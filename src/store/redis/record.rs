@@ -4,7 +4,7 @@ use crate::{
     domain::{
         breaker::{BreakerState, Sent},
         ids::{JobId, QueueName},
-        job::{Body, DeadReason, Delivery, Progress, Spec},
+        job::{Body, DeadReason, Delivery, Progress, Sameness, Spec},
         lease::Lease,
         time::{Timestamp, millis_ceil},
     },
@@ -71,6 +71,13 @@ pub(super) fn read_named_lease(name: &[u8], queue: &QueueName) -> Option<Lease> 
 }
 
 // ---- places ----
+
+/// As the scripts keep it, in 32 bytes.
+pub(super) fn print(sameness: Sameness) -> Vec<u8> {
+    let mut print = sameness.to_vec();
+    print.resize(32, 0);
+    print
+}
 
 /// The lowest level is handed out first.
 pub(super) fn level(priority: i8) -> u8 {

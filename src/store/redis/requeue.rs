@@ -15,7 +15,7 @@ use super::{
 use crate::{
     domain::{
         ids::JobId,
-        job::{DeadReason, sameness},
+        job::DeadReason,
     },
     store::{
         JobView, Purge, PurgeRefused, Purged, Refused, Requeue, RequeueRefused, Requeued,
@@ -307,5 +307,5 @@ impl Core {
 pub(super) fn print_of(view: &JobView) -> Vec<u8> {
     let spec = &view.spec;
     let kept = spec.key.is_some();
-    if kept { sameness(&spec.job_type, &spec.body).to_vec() } else { vec![0; 32] }
+    if kept { record::print(spec.sameness()) } else { vec![0; 32] }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::{
         breaker::{Breaker, Guarded, Tally},
-        job::{Progress, sameness},
+        job::Progress,
         pause::Pause,
         settings::QueueSettings,
         time::Timestamp,
@@ -207,7 +207,7 @@ fn newcomer(number: Number, job: &JobView) -> [Arg; 20] {
         Arg::from(&body[..]),
         record::extras(number, spec).into(),
         if fresh { Arg::default() } else { record::progress(progress, past).into() },
-        sameness(&spec.job_type, &spec.body).to_vec().into(),
+        record::print(spec.sameness()).into(),
         record::tie(number, &spec.id).into(),
         u64::from(record::level(spec.priority)).into(),
         carried,
