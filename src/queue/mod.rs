@@ -9,6 +9,7 @@ mod breakers;
 mod claim;
 mod claim_requests;
 mod context;
+mod copy;
 mod due_timer;
 mod encoding;
 mod facts;
@@ -21,8 +22,10 @@ mod settle;
 mod state_changes;
 mod sweep;
 mod undelivered;
+mod verify;
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
 pub use host::{Host, Queues, Reply, notifier};
 pub use notifier::Notifier;
+pub use verify::verify;

@@ -382,6 +382,18 @@ impl Changes {
     }
 }
 
+/// The type of error that counts a dead letter. `types`: those that are counted one by one.
+pub(crate) fn counted_as(types: &mut Vec<Box<str>>, error_type: &str) -> String {
+    if types.iter().any(|known| **known == *error_type) {
+        return error_type.to_owned();
+    }
+    if types.len() >= ERROR_TYPES_MAX {
+        return OTHER_ERROR_TYPES.to_owned();
+    }
+    types.push(error_type.into());
+    error_type.to_owned()
+}
+
 /// The dead letters of a queue while jobs are added to them: room, counts by type of error, and their breaker.
 pub(crate) struct DeadLetters<'a> {
     queue: &'a QueueName,
@@ -438,15 +450,7 @@ impl<'a> DeadLetters<'a> {
     }
 
     fn count(&mut self, error_type: &str) -> String {
-        let types = &mut self.facts.error_types;
-        if types.iter().any(|known| **known == *error_type) {
-            return error_type.to_owned();
-        }
-        if types.len() >= ERROR_TYPES_MAX {
-            return OTHER_ERROR_TYPES.to_owned();
-        }
-        types.push(error_type.into());
-        error_type.to_owned()
+        counted_as(&mut self.facts.error_types, error_type)
     }
 
     fn context(&self) -> Vec<(String, String)> {
