@@ -1,5 +1,7 @@
 //! Import: jobs of another store arrive with all that they have been through, under their own ids and new numbers.
 
+#[cfg(test)]
+pub(super) mod fixture;
 mod plan;
 
 use super::{
@@ -174,9 +176,7 @@ async fn add_chunk<S: Storage>(
         let made_ready = plan.changes.made_ready;
         match store.apply(queue, &plan.changes.batch()).await? {
             Applied::Done(done) => {
-                if made_ready
-                    && let Some(facts) = QueueFacts::remembered(store, queue, cx).await?
-                {
+                if made_ready && let Some(facts) = QueueFacts::remembered(store, queue, cx).await? {
                     cx.available(queue, &facts, done.ready, now);
                 }
                 return Ok(Ok(taken));

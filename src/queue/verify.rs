@@ -27,7 +27,9 @@ const READS_MAX: usize = 1_000;
 /// Bytes of one call, about.
 const BYTES_MAX: usize = 4 << 20;
 /// How often a job that changes is looked at.
-const ROUNDS_MAX: usize = 20;
+const ROUNDS_MAX: usize = 10;
+/// A pass looks at this many more than twice what there was: a store may grow faster than it is read.
+const GROWTH_MAX: u64 = 10_000_000;
 
 /// Looks at everything and changes nothing. `progress` is told how far it is. A record of a newer format is an error that names it.
 pub async fn verify<S: Reads>(
@@ -136,10 +138,12 @@ impl<'a, S: Reads> Verification<'a, S> {
 
     async fn all_jobs(&mut self) -> Result<(), StoreError> {
         let of = self.len(Len::Table(Table::Job)).await?;
+        let mut pass = Pass::new(of);
         let mut after = None;
-        loop {
+        while !pass.is_over {
             let page = self.scan(Table::Job, after).await?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
+            let Some((last, _)) = page.last() else { break };
+            pass.page(page.len(), tables::page(Table::Job));
             after = Some(last.clone());
             self.report.jobs += page.len() as u64;
             self.report.records += page.len() as u64;
@@ -157,6 +161,8 @@ impl<'a, S: Reads> Verification<'a, S> {
             }
             self.tell("jobs", self.numbers.len() as u64, Some(of));
         }
+        self.numbers.sort_unstable();
+        Ok(())
     }
 
     /// What is wrong with each of them once all that leads to it is known.
@@ -210,6 +216,31 @@ impl<'a, S: Reads> Verification<'a, S> {
             left = again;
         }
         Ok(whole)
+    }
+}
+
+/// How far the pages of a table or an index have come.
+struct Pass {
+    count: u64,
+    most: u64,
+    /// The last page was not full. An engine leaves out what it cannot read, so one such page is not the end.
+    was_short: bool,
+    is_over: bool,
+}
+
+impl Pass {
+    /// `len`: what there is at its beginning.
+    fn new(len: u64) -> Self {
+        let most = len.saturating_mul(2).saturating_add(GROWTH_MAX);
+        Self { count: 0, most, was_short: false, is_over: false }
+    }
+
+    /// What comes after a page that is not full was added meanwhile.
+    fn page(&mut self, length: usize, limit: usize) {
+        self.count += length as u64;
+        let is_short = length < limit;
+        self.is_over = is_short && self.was_short || self.count >= self.most;
+        self.was_short = is_short;
     }
 }
 

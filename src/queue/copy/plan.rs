@@ -98,7 +98,9 @@ impl ImportFacts {
 enum KeyDecision {
     /// It has none, or does not hold it any more, or has to do without.
     Without,
-    Own { free_at: Option<Timestamp> },
+    Own {
+        free_at: Option<Timestamp>,
+    },
     Taken,
 }
 

@@ -1,6 +1,9 @@
 //! From the indexes: an entry leads to a job or a record that is there and knows of it.
 
-use super::{PAGE, Verification, moment::{Moment, agrees}};
+use super::{
+    PAGE, Pass, Verification,
+    moment::{Moment, agrees},
+};
 use crate::{
     domain::ids::QueueName,
     queue::records,
@@ -19,22 +22,23 @@ pub(super) fn range(index: Index, after: Option<Entry>, limit: usize) -> Read {
 
 impl<S: Reads> Verification<'_, S> {
     pub(super) async fn all_entries(&mut self, index: Index) -> Result<(), StoreError> {
-        let (mut after, mut count) = (None, 0);
-        loop {
+        let mut pass = Pass::new(self.len(Len::Index(index)).await?);
+        let mut after = None;
+        while !pass.is_over {
             let found = self.read_one(range(index, after.clone(), PAGE)).await?;
             let page = found.map(Found::entries).unwrap_or_default();
             let Some(last) = page.last() else { break };
+            pass.page(page.len(), PAGE);
             self.deaths_repeat(index, after.as_ref(), &page);
             after = Some(last.clone());
-            count += page.len() as u64;
             match index {
                 Index::FinishedKey => self.finished_keys(&page).await?,
                 Index::Expires => self.expiries(&page).await?,
                 _ => self.of_jobs(index, &page).await?,
             }
-            self.tell(index.name(), count, None);
+            self.tell(index.name(), pass.count, None);
         }
-        if self.len(Len::Index(index)).await? != count {
+        if self.len(Len::Index(index)).await? != pass.count {
             self.recount.push(index);
         }
         Ok(())
@@ -55,9 +59,8 @@ impl<S: Reads> Verification<'_, S> {
     async fn of_jobs(&mut self, index: Index, page: &[Entry]) -> Result<(), StoreError> {
         let jobs: Vec<(u64, &Entry)> =
             page.iter().filter_map(|entry| Some((entry.member.job()?, entry))).collect();
-        let reads_of = |number: u64| {
-            FIRST_LOOK.map(|table| Read::Record(table, RecordKey::Number(number)))
-        };
+        let reads_of =
+            |number: u64| FIRST_LOOK.map(|table| Read::Record(table, RecordKey::Number(number)));
         let reads: Vec<_> = jobs.iter().flat_map(|(number, _)| reads_of(*number)).collect();
         let mut found = self.read(&reads).await?.into_iter();
         for (number, entry) in jobs {

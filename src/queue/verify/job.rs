@@ -88,13 +88,19 @@ impl Place {
             _ => "DEAD",
         }
     }
+}
 
-    fn waits(&self) -> bool {
-        WAITING.contains(&self.index)
+impl Facts {
+    fn is_in(&self, indexes: &[Index]) -> bool {
+        self.places.iter().any(|place| indexes.contains(&place.index))
     }
 
-    fn is_dead(&self) -> bool {
-        matches!(self.index, Index::Dead | Index::Overflow)
+    fn waits(&self) -> bool {
+        self.is_in(&WAITING)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_in(&[Index::Dead, Index::Overflow, Index::Completed])
     }
 }
 
@@ -225,7 +231,8 @@ impl Finder<'_> {
         let scores: Vec<u64> = entries.into_iter().flatten().collect();
         match moment.record(Table::Dead) {
             None if scores.is_empty() => return,
-            None => self.add(Check::Places, format!("{name}, DEAD: its dead-letter record is not there")),
+            None => self
+                .add(Check::Places, format!("{name}, DEAD: its dead-letter record is not there")),
             Some(_) if scores.is_empty() => {
                 self.add(Check::Places, format!("{name}, DEAD: it is not in the order of deaths"));
             }
@@ -253,7 +260,8 @@ impl Finder<'_> {
             && agrees(Some(history.whereabouts), Index::Completed)
             && history.at.millis() != score
         {
-            let what = format!("{name}, COMPLETED: its history says that it was done at another time");
+            let what =
+                format!("{name}, COMPLETED: its history says that it was done at another time");
             self.add(Check::Places, what);
         }
         if moment.record(Table::Result).is_some() && score.is_none() {
@@ -273,12 +281,10 @@ impl Finder<'_> {
         let score = self.moment.score(Index::Deadline);
         let name = self.name.clone();
         // While it is leased its deadline may have been passed over.
-        let waits = facts.places.iter().any(Place::waits);
-        let live = waits || facts.places.iter().any(|place| place.index == Index::Leased);
-        if waits && deadline.is_some() && score.is_none() {
+        if facts.waits() && deadline.is_some() && score.is_none() {
             self.add(Check::Indexes, format!("{name} cannot be found by its deadline"));
         }
-        if score.is_some() && !(live && score == deadline) {
+        if score.is_some() && (facts.has_ended() || score != deadline) {
             self.add(Check::Indexes, format!("one deadline leads to {name}, wrongly"));
         }
     }
@@ -296,8 +302,8 @@ impl Finder<'_> {
         {
             self.add(Check::Indexes, format!("{name} cannot be found by its id"));
         }
-        let completed = facts.places.iter().any(|place| place.index == Index::Completed);
-        let live = !completed && !facts.places.iter().any(Place::is_dead);
+        let completed = facts.is_in(&[Index::Completed]);
+        let live = facts.waits() || facts.is_in(&[Index::Leased]);
         let key = facts.spec.as_ref().and_then(|spec| spec.key.as_deref());
         let holds = |record: &Bytes| records::read_key(record).is_ok_and(|it| it.free_at.is_none());
         if let Some(key) = key.filter(|_| live) {
@@ -324,7 +330,8 @@ impl Finder<'_> {
         let mut own = Vec::new();
         for (key, record) in self.moment.all(Table::Id) {
             let RecordKey::Text(text) = key else { continue };
-            let id = self.check(&format!("the record of the id {text:?}"), records::read_id(record))?;
+            let id =
+                self.check(&format!("the record of the id {text:?}"), records::read_id(record))?;
             own.extend(id.map(|id| (text.clone(), id.number)));
         }
         let number = self.moment.number;
@@ -339,7 +346,8 @@ impl Finder<'_> {
             let RecordKey::Text(text) = key else { continue };
             let what = format!("the record of the idempotency key {text:?}");
             let record = self.check(&what, records::read_key(record))?;
-            let record = record.filter(|it| it.number == self.moment.number && it.free_at.is_none());
+            let record =
+                record.filter(|it| it.number == self.moment.number && it.free_at.is_none());
             own.extend(record.map(|_| text.clone()));
         }
         Ok(own)
@@ -455,7 +463,8 @@ fn misplaced(facts: &Facts, place: &Place, expected: Option<Position>) -> Vec<&'
     // A job whose record is damaged says nothing, unless it has a history.
     let expected = expected.filter(|_| history.is_some() || facts.spec.is_some());
     let leased = facts.lease.as_ref().map(|lease| lease.position);
-    let position = place.position.or(leased.filter(|_| place.index == Index::Leased));
+    let leased = leased.filter(|_| place.index == Index::Leased);
+    let position = place.position.or(leased);
     if let (Some(position), Some(expected)) = (position, expected) {
         if position.rank != expected.rank {
             off.push("its position is not that of its priority");

@@ -16,8 +16,7 @@ pub(super) const WAITING: [Index; 3] = [Index::Ready, Index::Scheduled, Index::R
 /// The indexes that say by its number where a job is.
 const NUMBERED: [Index; 4] = [Index::Leased, Index::Dead, Index::Overflow, Index::Completed];
 /// The tables with one record for a job, but for its body.
-const RECORDS: [Table; 5] =
-    [Table::Job, Table::History, Table::Lease, Table::Dead, Table::Result];
+const RECORDS: [Table; 5] = [Table::Job, Table::History, Table::Lease, Table::Dead, Table::Result];
 
 /// What led to a job that should perhaps not do so, and is to be looked at with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +95,9 @@ impl Moment {
         records.extend(suspicion.records.iter().cloned());
         entries.extend(suspicion.entries.iter().cloned());
         let records = records.into_iter().map(|(table, key)| Read::Record(table, key));
-        records.chain(entries.into_iter().map(|(index, member)| Read::Score(index, member))).collect()
+        records
+            .chain(entries.into_iter().map(|(index, member)| Read::Score(index, member)))
+            .collect()
     }
 
     /// The one of its number.

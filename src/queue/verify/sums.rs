@@ -1,6 +1,6 @@
 //! Lengths, totals and counts by type of error, against each other and against what they count.
 
-use super::{Verification, indexes::range, job::readable};
+use super::{Pass, Verification, indexes::range, job::readable, tables};
 use crate::{
     queue::{
         facts::{depth_reads, depths},
@@ -81,7 +81,9 @@ impl Sums {
         let types: i64 = self.error_types.values().sum();
         if u64::try_from(types) != Ok(self.dead) {
             let dead = self.dead;
-            off.push(format!("{types} dead letters are counted by type of error, and there are {dead}"));
+            off.push(format!(
+                "{types} dead letters are counted by type of error, and there are {dead}"
+            ));
         }
         for (counter, value) in self.totals.iter().filter(|(_, value)| *value < 0) {
             off.push(format!("{counter:?} is {value}"));
@@ -109,7 +111,9 @@ impl ByType {
             if more > 0 && more <= unknown {
                 unknown -= more;
             } else if more != 0 {
-                off.push(format!("{says} dead letters are counted under {name:?}, and there are {has}"));
+                off.push(format!(
+                    "{says} dead letters are counted under {name:?}, and there are {has}"
+                ));
             }
         }
         for (name, has) in self.counts.iter().filter(|(name, _)| !says.contains_key(*name)) {
@@ -169,10 +173,12 @@ impl<S: Reads> Verification<'_, S> {
 
     async fn dead_by_type(&mut self) -> Result<ByType, StoreError> {
         let mut by_type = ByType::default();
+        let mut pass = Pass::new(self.len(Len::Table(Table::Dead)).await?);
         let mut after = None;
-        loop {
+        while !pass.is_over {
             let page = self.scan(Table::Dead, after).await?;
-            let Some((last, _)) = page.last() else { return Ok(by_type) };
+            let Some((last, _)) = page.last() else { break };
+            pass.page(page.len(), tables::page(Table::Dead));
             after = Some(last.clone());
             for (_, record) in page {
                 let read = records::read_dead(&record);
@@ -184,6 +190,7 @@ impl<S: Reads> Verification<'_, S> {
                 }
             }
         }
+        Ok(by_type)
     }
 
     /// An index whose entries were more or fewer than its length, which may have been because they changed.
@@ -196,14 +203,16 @@ impl<S: Reads> Verification<'_, S> {
             let len = found.next().map_or(0, |found| found.number());
             let first = found.next().map(Found::entries).unwrap_or_default();
             let at_once = first.len() < COUNTED_AT_ONCE;
-            let mut count = first.len() as u64;
+            let mut pass = Pass::new(len);
+            pass.page(first.len(), COUNTED_AT_ONCE);
             let mut after = first.last().cloned().filter(|_| !at_once);
-            while after.is_some() {
+            while after.is_some() && !pass.is_over {
                 let found = self.read_one(range(index, after, COUNTED_AT_ONCE)).await?;
                 let page = found.map(Found::entries).unwrap_or_default();
-                count += page.len() as u64;
+                pass.page(page.len(), COUNTED_AT_ONCE);
                 after = page.last().cloned();
             }
+            let count = pass.count;
             if count == len {
                 return Ok(());
             }

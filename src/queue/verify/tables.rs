@@ -1,6 +1,6 @@
 //! From the tables: a record belongs to a job or has an entry that knows of it.
 
-use super::{PAGE, Verification, job::readable};
+use super::{PAGE, Pass, Verification, job::readable};
 use crate::{
     domain::ids::QueueName,
     queue::{
@@ -22,6 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Bodies are large.
 const BODIES_PAGE: usize = 8;
+
+/// Parts of a job in one table.
+const PARTS_MAX: u64 = 1 << 8;
 
 /// The tables but `Job` and those of the queue itself.
 pub(super) const TABLES: [Table; 11] = [
@@ -66,21 +69,24 @@ fn name(table: Table) -> &'static str {
 
 impl<S: Reads> Verification<'_, S> {
     pub(super) async fn all_records(&mut self, table: Table) -> Result<(), StoreError> {
-        let (mut after, mut count) = (None, 0);
-        loop {
-            let page = self.scan(table, after).await?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
+        // Of most tables it is not known how much there is; a job has no more than this in any of them.
+        let mut pass = Pass::new(self.numbers.len() as u64 * PARTS_MAX);
+        let mut after = None;
+        while !pass.is_over {
+            let records = self.scan(table, after).await?;
+            let Some((last, _)) = records.last() else { break };
+            pass.page(records.len(), page(table));
             after = Some(last.clone());
-            count += page.len() as u64;
-            self.report.records += page.len() as u64;
+            self.report.records += records.len() as u64;
             match table {
-                Table::Id => self.ids(page).await?,
-                Table::Key => self.keys(page).await?,
-                Table::Request | Table::Move => self.expiring(table, page).await?,
-                _ => self.of_numbers(table, page).await?,
+                Table::Id => self.ids(records).await?,
+                Table::Key => self.keys(records).await?,
+                Table::Request | Table::Move => self.expiring(table, records).await?,
+                _ => self.of_numbers(table, records).await?,
             }
-            self.tell(name(table), count, None);
+            self.tell(name(table), pass.count, None);
         }
+        Ok(())
     }
 
     /// Records of a job: it is there, and knows the parts of its history.
@@ -186,9 +192,8 @@ impl<S: Reads> Verification<'_, S> {
         table: Table,
         page: Vec<(RecordKey, Bytes)>,
     ) -> Result<(), StoreError> {
-        let expiry = |key: &RecordKey| {
-            Read::Score(Index::Expires, Member::Record(table, key.clone()))
-        };
+        let expiry =
+            |key: &RecordKey| Read::Score(Index::Expires, Member::Record(table, key.clone()));
         let reads: Vec<_> = page.iter().map(|(key, _)| expiry(key)).collect();
         let found = self.read(&reads).await?;
         for ((key, _), found) in page.into_iter().zip(found) {
@@ -213,7 +218,8 @@ impl<S: Reads> Verification<'_, S> {
             let record = found.next().and_then(Found::record);
             let score = found.next().and_then(|found| found.score());
             let what = shown(table, &key);
-            if let Some((check, what)) = of_other(self.queue, table, &what, record.as_ref(), score)? {
+            if let Some((check, what)) = of_other(self.queue, table, &what, record.as_ref(), score)?
+            {
                 self.found(check, what);
             }
         }
@@ -233,9 +239,10 @@ impl<S: Reads> Verification<'_, S> {
         ];
         let found: Vec<_> = self.read(&reads).await?.into_iter().map(Found::record).collect();
         let record = |at: usize| found.get(at).and_then(Option::as_ref);
-        let queue = self.of_queue("its pause and dead-letter state", record(0), |it| records::read_queue(it))?;
-        let breaker = self.of_queue("its breaker", record(1), |it| records::read_breaker(it))?;
-        self.of_queue("what its breaker has counted", record(2), |it| records::read_outcomes(it))?;
+        let queue =
+            self.of_queue("its pause and dead-letter state", record(0), records::read_queue)?;
+        let breaker = self.of_queue("its breaker", record(1), records::read_breaker)?;
+        self.of_queue("what its breaker has counted", record(2), records::read_outcomes)?;
         for version in [record(3), record(4)].into_iter().flatten() {
             if version.len() != Version::LENGTH {
                 self.found(Check::Checksums, "one of its versions is not what was written");
@@ -243,14 +250,18 @@ impl<S: Reads> Verification<'_, S> {
         }
         let version = |at: usize| Version::read(record(at).map(AsRef::as_ref));
         let paused = queue.as_ref().is_some_and(|queue| queue.pause.is_some());
-        if (queue.is_some() || record(0).is_none()) && paused != (version(3).state == GroupState::Held)
+        if (queue.is_some() || record(0).is_none())
+            && paused != (version(3).state == GroupState::Held)
         {
             self.found(Check::Indexes, "whether it is paused is said twice, differently");
         }
         if (breaker.is_some() || record(1).is_none())
             && version(4).epoch != breaker.as_ref().map_or(0, epoch)
         {
-            self.found(Check::Indexes, "the transitions of its breaker are said twice, differently");
+            self.found(
+                Check::Indexes,
+                "the transitions of its breaker are said twice, differently",
+            );
         }
         Ok(())
     }
@@ -295,7 +306,8 @@ fn of_other(
     score: Option<u64>,
 ) -> Result<Option<(Check, String)>, StoreError> {
     let indexes = |text: String| Ok(Some((Check::Indexes, text)));
-    let damaged = || Ok(Some((Check::Checksums, format!("the record of {what} is not what was written"))));
+    let damaged =
+        || Ok(Some((Check::Checksums, format!("the record of {what} is not what was written"))));
     match (table, record) {
         (Table::Id, Some(record)) => match readable(queue, what, records::read_id(record))? {
             Some(_) => Ok(None),
@@ -309,7 +321,9 @@ fn of_other(
             match (key.free_at.map(|at| at.millis()), score) {
                 (free_at, score) if free_at == score => Ok(None),
                 (Some(_), _) => indexes(format!("{what} would not be freed at its time")),
-                (None, _) => indexes(format!("the end of {what} is known, and its job is not done")),
+                (None, _) => {
+                    indexes(format!("the end of {what} is known, and its job is not done"))
+                }
             }
         }
         (Table::Key, None) if score.is_some() => {
@@ -317,7 +331,9 @@ fn of_other(
         }
         (Table::Key, None) => Ok(None),
         (_, Some(_)) if score.is_none() => indexes(format!("{what} would never be removed")),
-        (_, None) if score.is_some() => indexes(format!("an expiry leads to {what}, which is not there")),
+        (_, None) if score.is_some() => {
+            indexes(format!("an expiry leads to {what}, which is not there"))
+        }
         _ => Ok(None),
     }
 }
