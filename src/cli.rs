@@ -11,11 +11,11 @@ use crate::{
         listen_address,
     },
     env::SystemClock,
+    queue::{self, poll_once},
     serve,
     store::{
-        AuditProgress, AuditReport,
-        embedded::{self, OpenError},
-        redis::{self, RedisStore, Unfit},
+        AuditProgress, AuditReport, StoreError, redis,
+        sqlite::{self, OpenError},
     },
 };
 use clap::{
@@ -166,7 +166,9 @@ pub enum Error {
     #[error(transparent)]
     Migrate(#[from] migrate::Error),
     #[error("jobs are not kept in {0}: {1}")]
-    Redis(String, Unfit),
+    Redis(String, redis::OpenError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("the system refuses what the audit needs: {0}")]
     System(#[from] io::Error),
 }
@@ -244,8 +246,11 @@ fn run_audit(args: AuditArgs) -> Result<ExitCode, Error> {
     let (what, report) = match &config.redis {
         Some(address) => (address.to_string(), audit_redis(address, &mut tell)),
         None => {
-            let report = embedded::audit(&config.data, &mut tell);
-            (config.data.display().to_string(), report.map_err(Error::from))
+            let report = sqlite::read_directory(&config.data, &SystemClock::new(), |reader| {
+                poll_once(queue::verify(reader, &mut tell))?
+            });
+            let report = report.map_err(Error::from).and_then(|report| Ok(report?));
+            (config.data.display().to_string(), report)
         }
     };
     teller.done();
@@ -263,14 +268,15 @@ fn audit_redis(
     address: &redis::Address,
     tell: &mut (dyn FnMut(AuditProgress) + Send),
 ) -> Result<AuditReport, Error> {
-    let options = redis::Options { watch: false, ..redis::Options::new(address.clone()) };
+    let options = redis::Options { heartbeat: false, ..redis::Options::new(address.clone()) };
     let clock = Arc::new(SystemClock::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
-        let store = RedisStore::open(options, clock, Arc::new(migrate::Deaf)).await?;
-        Ok(store.audit(tell).await?)
+        let opened = redis::RedisStorage::open(options, clock).await;
+        let mut store = opened.map_err(|error| Error::Redis(address.to_string(), error))?;
+        Ok(queue::verify(&mut store, tell).await?)
     });
-    report.map_err(|unfit| Error::Redis(address.to_string(), unfit))
+    report
 }
 
 impl ServeArgs {

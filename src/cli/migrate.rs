@@ -3,13 +3,14 @@
 use super::teller::Teller;
 use crate::{
     config::{Config, ConfigError, Overrides, Unread},
-    domain::{ids::QueueName, lease::Lease, time::Timestamp},
+    domain::{ids::QueueName, lease::Lease, limits::Limits, time::Timestamp},
     env::{self, SystemClock},
     migrate::{self, Counts, Report},
+    queue::hosts::{redis::RedisStore, sqlite::SqliteStore},
     store::{
         Ask, BreakerNotice, DeadNotice, Listener, Store, StoreError,
-        embedded::{self, Embedded, OpenError},
-        redis::{self, Address, RedisStore, Unfit},
+        redis::{self, Address},
+        sqlite,
     },
 };
 use clap::Args;
@@ -53,9 +54,9 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Embedded(#[from] OpenError),
+    Embedded(#[from] sqlite::OpenError),
     #[error("{0}: {1}")]
-    Redis(String, Unfit),
+    Redis(String, redis::OpenError),
     #[error("{0}: {1}")]
     Store(String, StoreError),
     #[error(
@@ -122,7 +123,7 @@ impl Place {
 }
 
 enum Opened {
-    Embedded(Box<Embedded>),
+    Embedded(Box<SqliteStore>),
     Redis(Box<RedisStore>),
 }
 
@@ -131,16 +132,18 @@ impl Opened {
         let (clock, listener) = (Arc::new(SystemClock::new()), Arc::new(Deaf));
         let address = match place {
             Place::Directory(path) => {
-                let options = embedded::Options::new(path);
-                let store = Embedded::open(options, clock, listener)?;
+                let options = sqlite::Options::new(path);
+                let limits = SqliteStore::default_limits();
+                let store = SqliteStore::open_sqlite(options, limits, clock, listener).await?;
                 return Ok(Self::Embedded(Box::new(store)));
             }
             Place::Redis(address) => (**address).clone(),
         };
-        let options = redis::Options { watch: false, ..redis::Options::new(address) };
-        let opened = RedisStore::open(options, clock, listener).await;
-        let store = opened.map_err(|unfit| Error::Redis(place.to_string(), unfit))?;
-        let listening = store.listening().await;
+        let options = redis::Options { heartbeat: false, ..redis::Options::new(address) };
+        let queues = Limits::default().queues;
+        let opened = RedisStore::open_redis(options, queues, false, clock, listener).await;
+        let store = opened.map_err(|error| Error::Redis(place.to_string(), error))?;
+        let listening = store.storage().subscribers().await;
         let servers = listening.map_err(|error| Error::Store(place.to_string(), error))?;
         if servers > 0 && !force {
             return Err(Error::Served { place: place.to_string(), servers });
@@ -176,7 +179,7 @@ pub(super) fn run(args: &MigrateArgs) -> Result<(String, bool), Error> {
     }
     if let Place::Directory(path) = &from {
         // A source is never made.
-        embedded::look_for(path)?;
+        sqlite::look_for(path)?;
     }
     let config = Config::load(&Overrides { config: args.config.clone(), ..Overrides::default() })?;
     let ask = Ask { settings: config.settings, seed: env::random() };

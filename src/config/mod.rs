@@ -20,7 +20,7 @@ use crate::domain::{
     rules::Then,
     settings::{QueueSettings, Settings},
 };
-use crate::store::{embedded, redis};
+use crate::store::{redis, sqlite};
 use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr},
@@ -170,7 +170,7 @@ fn place(
 fn level(asked: Option<Durability>, on_redis: bool) -> Result<Durability, ConfigError> {
     match asked {
         None if on_redis => Ok(Durability::Redis(redis::Durability::default())),
-        None => Ok(Durability::Embedded(embedded::Durability::default())),
+        None => Ok(Durability::Embedded(sqlite::Durability::default())),
         Some(level) if level.is_of_redis() == on_redis => Ok(level),
         Some(level) => Err(ConfigError::OtherEngine { level, on_redis }),
     }

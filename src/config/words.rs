@@ -1,7 +1,7 @@
 //! Settings that are one of a few words.
 
 use crate::store::{
-    embedded::Durability as EmbeddedDurability, redis::Durability as RedisDurability,
+    redis::Durability as RedisDurability, sqlite::Durability as EmbeddedDurability,
 };
 use std::fmt;
 
@@ -88,8 +88,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    pub const RULE: &str = "\"fsync\", \"interval(100ms)\" (1ms to 1m) or \"none\" for the embedded store, and \
-                            for Redis \"primary\", \"replicated(n)\" or \"fsync(n)\", n being a number of replicas";
+    pub const RULE: &str = "\"fsync\" or \"none\" for the embedded store, and for Redis \"primary\", \"replicated(n)\" or \"fsync(n)\", n being a number of replicas";
 
     pub fn parse(word: &str) -> Option<Self> {
         let embedded = EmbeddedDurability::parse(word).map(Self::Embedded);

@@ -43,7 +43,13 @@ impl DeadFilter {
             }
     }
 
-    fn asks_about_failure(&self) -> bool {
+    /// The type of the job decides.
+    pub fn asks_about_type(&self) -> bool {
+        self.job_type.is_some() || self.fingerprint.is_some()
+    }
+
+    /// The last failure decides.
+    pub fn asks_about_failure(&self) -> bool {
         self.error_type.is_some()
             || self.message_contains.is_some()
             || self.fingerprint.is_some()

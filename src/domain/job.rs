@@ -9,11 +9,11 @@
 //! ```
 //! The verdict on a LEASED job that was not acknowledged is in `verdict.rs`.
 
+pub use super::sameness::Sameness;
 use super::{
     breaker::BreakerState, failure::Failure, ids::JobId, ids::QueueName, lease::Lease,
     policy::PolicyOverride, time::Timestamp,
 };
-pub use super::sameness::Sameness;
 use bytes::Bytes;
 use std::time::Duration;
 

@@ -178,7 +178,8 @@ impl Writer<'_> {
             self.skip_spaces();
             let member = self.member(depth)?;
             if let Some(last) = members.last() {
-                sorted &= self.out[last.from..last.key_end] <= self.out[member.from..member.key_end];
+                sorted &=
+                    self.out[last.from..last.key_end] <= self.out[member.from..member.key_end];
             }
             members.push(member);
             self.skip_spaces();
@@ -191,9 +192,8 @@ impl Writer<'_> {
         if !sorted {
             let written = self.out.split_off(from);
             let part = |from: usize, to: usize, base: usize| &written[from - base..to - base];
-            members.sort_by(|a, b| {
-                part(a.from, a.key_end, from).cmp(part(b.from, b.key_end, from))
-            });
+            members
+                .sort_by(|a, b| part(a.from, a.key_end, from).cmp(part(b.from, b.key_end, from)));
             for (at, member) in members.iter().enumerate() {
                 if at > 0 {
                     self.out.push(b',');
@@ -282,7 +282,6 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn written(text: &str) -> Option<String> {
         canonical(text.as_bytes()).map(|out| String::from_utf8(out).unwrap())
@@ -298,7 +297,10 @@ mod tests {
             (" { } ", "{}"),
             ("[ ]", "[]"),
             ("[1 , 2.50,-0,1E+5]", "[1,2.50,-0,1E+5]"),
-            (r#"{"b":1, "a" :{"d":[true,false,null],"c":""}}"#, r#"{"a":{"c":"","d":[true,false,null]},"b":1}"#),
+            (
+                r#"{"b":1, "a" :{"d":[true,false,null],"c":""}}"#,
+                r#"{"a":{"c":"","d":[true,false,null]},"b":1}"#,
+            ),
             (r#""\u0041\/\u00e9\ud83d\ude00\n\"\\""#, r#""A/é😀\u000a\"\\""#),
             (r#"{"a":2,"\u0061":1,"Z":0}"#, r#"{"Z":0,"a":2,"a":1}"#),
         ] {
@@ -310,8 +312,29 @@ mod tests {
     #[test]
     fn what_is_not_json_or_nests_deeply_is_taken_as_it_is() {
         for text in [
-            "", " ", "{", "[1,]", "{,}", r#"{"a":1,}"#, r#"{"a"}"#, "{a:1}", "01", "1.", "+1", ".5", "1e", "nul",
-            "[1 2]", "\"\n\"", r#""\x""#, r#""\ud800""#, r#""\ud800\u0041""#, r#""\u12""#, "1 1", "\"", "-",
+            "",
+            " ",
+            "{",
+            "[1,]",
+            "{,}",
+            r#"{"a":1,}"#,
+            r#"{"a"}"#,
+            "{a:1}",
+            "01",
+            "1.",
+            "+1",
+            ".5",
+            "1e",
+            "nul",
+            "[1 2]",
+            "\"\n\"",
+            r#""\x""#,
+            r#""\ud800""#,
+            r#""\ud800\u0041""#,
+            r#""\u12""#,
+            "1 1",
+            "\"",
+            "-",
         ] {
             assert_eq!(written(text), None, "{text}");
         }
@@ -323,7 +346,9 @@ mod tests {
     #[test]
     fn two_ways_to_write_one_json_body_are_one_job() {
         let (a, b) = (r#"{"a":1,"b":"é"}"#, "{ \"b\" : \"\\u00e9\", \"a\" : 1 }");
-        for json in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json"] {
+        for json in
+            ["application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json"]
+        {
             assert_eq!(of(json, a), of(json, b), "{json}");
         }
         for other in ["text/plain", "", "application/jsonp", "json", "é+jso"] {
@@ -340,39 +365,5 @@ mod tests {
         assert_ne!(same, sameness("sms", "", &Body::Text(body())));
         assert_ne!(sameness("a", "", &Body::None), sameness("a", "", &Body::Data("".into())));
         assert_eq!(same, sameness("mail", "text/plain", &Body::Text(body())));
-    }
-
-    fn json() -> impl Strategy<Value = serde_json::Value> {
-        let leaf = prop_oneof![
-            Just(serde_json::Value::Null),
-            any::<bool>().prop_map(Into::into),
-            any::<i64>().prop_map(Into::into),
-            ".{0,8}".prop_map(Into::into),
-        ];
-        leaf.prop_recursive(4, 40, 5, |inner| {
-            prop_oneof![
-                proptest::collection::vec(inner.clone(), 0..5).prop_map(Into::into),
-                proptest::collection::btree_map(".{0,4}", inner, 0..5)
-                    .prop_map(|members| members.into_iter().collect::<serde_json::Value>()),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn writing_changes_nothing_that_is_said(value in json()) {
-            let (short, long) = (value.to_string(), format!("{value:#}"));
-            let written = written(&short).unwrap();
-            prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&written).unwrap(), value);
-            prop_assert_eq!(super::tests::written(&long).unwrap(), written);
-        }
-
-        #[test]
-        fn what_is_written_is_what_others_read_as_json(text in r#"[\[\]{}",:0-9a-e\\u .tr-]{0,24}"#) {
-            let others = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
-            // Others do not look at escaped surrogates of what they ignore.
-            prop_assume!(!text.contains("\\u"));
-            prop_assert_eq!(written(&text).is_some(), others);
-        }
     }
 }

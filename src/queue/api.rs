@@ -48,6 +48,8 @@ pub enum Verb {
     Sweep(Sweep, Vec<QueueName>),
     /// When these queues next have something due.
     NextDue(Vec<QueueName>),
+    /// The same, and what is ready in them: other servers may have done anything.
+    Look(Vec<QueueName>),
     /// Forgets those of the queues that are empty and unused.
     Forget(Vec<QueueName>),
     Requeue(Requeue),
@@ -84,12 +86,17 @@ impl Call {
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
         match &self.verb {
-            Verb::Enqueue(jobs) => jobs.iter().map(|incoming| incoming.job.bytes()).sum(),
+            Verb::Enqueue(jobs) => jobs.iter().map(Incoming::bytes).sum(),
             Verb::Settle(settlements) => settlements.bytes(),
             Verb::Claim(claim) => claim.settle.bytes(),
             Verb::Import(newcomers) => newcomers.jobs.iter().map(sizes::of_view).sum(),
             _ => 0,
         }
+    }
+
+    /// Jobs or settlements that it is about.
+    pub fn items(&self) -> usize {
+        self.parts().0.iter().sum()
     }
 
     /// It adds jobs: refused while the disk is nearly full.
@@ -192,6 +199,15 @@ pub async fn run<S: Storage>(
             }
             Answer::Sweep(Swept::default(), next)
         }
+        Verb::Look(queues) => {
+            for queue in queues {
+                if let Some(at) = sweep::next_due(store, cx, &queue).await? {
+                    cx.due(&queue, at);
+                }
+                sweep::tell_ready(store, cx, &queue).await?;
+            }
+            Answer::Done
+        }
         Verb::Forget(queues) => {
             forget(store, cx, queues).await?;
             Answer::Done
@@ -216,7 +232,8 @@ async fn forget<S: Storage>(
     cx: &CallContext<'_>,
     queues: Vec<QueueName>,
 ) -> Result<(), StoreError> {
-    let unused = store.now().millis().saturating_sub(QUEUE_FORGOTTEN_AFTER.as_millis() as u64);
+    // A queue that was used in the very millisecond stays.
+    let unused = store.now().millis().saturating_sub(QUEUE_FORGOTTEN_AFTER.as_millis() as u64) + 1;
     for queue in queues {
         if cx.settings.queues.contains_key(&queue) {
             continue;

@@ -50,12 +50,9 @@ pub(crate) async fn claim<S: Storage>(
     mut claim: Claim,
 ) -> Result<ClaimAnswer, StoreError> {
     let settlements = std::mem::take(&mut claim.settle);
-    let settled = if settlements.is_empty() {
-        Default::default()
-    } else {
-        settle::settle(store, cx, settlements).await?
-    };
-    let begun = settled != Default::default();
+    let begun = !settlements.is_empty();
+    let settled =
+        if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
     let mut gathering = Gathering::new(&claim, cx.rng.roll(), store.now());
     let request = match requests::begin_claim(store, cx, &claim).await {
         Ok(requests::ClaimBegun::InProgress) => return Ok(ClaimAnswer::InProgress),

@@ -64,6 +64,12 @@ impl QueueMemory {
         self.lock().entry(queue.clone()).or_default().facts = Some(facts);
     }
 
+    /// The same for all queues: what was remembered may not have happened.
+    pub(crate) fn forget_all_facts(&self) {
+        self.lock().values_mut().for_each(|remembered| remembered.facts = None);
+    }
+
+    /// What holds a queue back may have changed.
     pub(crate) fn forget_facts(&self, queue: &QueueName) {
         if let Some(remembered) = self.lock().get_mut(queue) {
             remembered.facts = None;
@@ -73,6 +79,15 @@ impl QueueMemory {
     /// The queue is no more.
     pub(crate) fn forget(&self, queue: &QueueName) {
         self.lock().remove(queue);
+    }
+
+    /// Queues whose breakers are not at rest: other settings may let jobs out of them.
+    pub(crate) fn guarded(&self) -> Vec<QueueName> {
+        let queues = self.lock();
+        let guarded = queues.iter().filter(|(_, remembered)| {
+            remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_at_rest())
+        });
+        guarded.map(|(name, _)| name.clone()).collect()
     }
 
     /// Nothing leaves the queue, as far as this process knows.

@@ -25,7 +25,9 @@ use crate::{
 use std::{
     future::Future,
     io,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context as TaskContext, Poll, Waker},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -88,6 +90,8 @@ pub struct Queues<H> {
 
 #[derive(Default)]
 struct Inner {
+    /// As the last call brought them.
+    settings: Option<Arc<Settings>>,
     /// Under which every queue was swept.
     swept_under: Option<Arc<Settings>>,
     tidied_at: Timestamp,
@@ -98,6 +102,16 @@ struct Inner {
 impl<H> std::fmt::Debug for Queues<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queues").finish_non_exhaustive()
+    }
+}
+
+/// Runs a verb on an engine whose calls never wait: one poll completes it.
+pub fn poll_once<T>(future: impl Future<Output = T>) -> Result<T, StoreError> {
+    match pin!(future).poll(&mut TaskContext::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Ok(value),
+        Poll::Pending => {
+            Err(StoreError::Unavailable("a verb waits for something that is not the storage".into()))
+        }
     }
 }
 
@@ -164,7 +178,7 @@ impl<H: Host> Queues<H> {
 
     /// Jobs of callers who have gone return before anything else is done.
     async fn call(&self, ask: Ask, verb: Verb) -> Result<Answer, StoreError> {
-        self.return_undelivered(&ask.settings).await?;
+        self.follow(&ask.settings).await?;
         self.run(ask.settings, ask.seed, verb).await
     }
 
@@ -177,7 +191,26 @@ impl<H: Host> Queues<H> {
 
     /// Settings that the last call brought, for calls that bring none.
     fn last_settings(&self) -> Arc<Settings> {
-        lock(&self.inner).swept_under.clone().unwrap_or_default()
+        lock(&self.inner).settings.clone().unwrap_or_default()
+    }
+
+    /// What other settings let out of a queue is told, and jobs of callers who have gone return.
+    async fn follow(&self, settings: &Arc<Settings>) -> Result<(), StoreError> {
+        let changed = {
+            let mut inner = lock(&self.inner);
+            let same = inner.settings.as_ref().is_some_and(|known| Arc::ptr_eq(known, settings));
+            if !same {
+                inner.settings = Some(settings.clone());
+            }
+            !same
+        };
+        if changed {
+            let guarded = self.notifier.memory().guarded();
+            if !guarded.is_empty() {
+                self.run(settings.clone(), 0, Verb::Look(guarded)).await?;
+            }
+        }
+        self.return_undelivered(settings).await
     }
 
     /// New settings may make anything due.
@@ -238,7 +271,7 @@ impl<H: Host> Store for Queues<H> {
     }
 
     async fn claim(&self, ask: Ask, claim: Claim) -> Result<Claimed, StoreError> {
-        self.return_undelivered(&ask.settings).await?;
+        self.follow(&ask.settings).await?;
         let request_id = claim.request_id.clone();
         let mut settle = claim.clone();
         let mut claim = Some(claim);
@@ -272,7 +305,7 @@ impl<H: Host> Store for Queues<H> {
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.return_undelivered(&ask.settings).await?;
+        self.follow(&ask.settings).await?;
         self.schedule_all(&ask.settings).await?;
         self.tidy(&ask).await?;
         let now = self.host.now();

@@ -89,6 +89,11 @@ impl Notifier {
         Self { listener, memory: QueueMemory::default(), inner: Mutex::default(), timer }
     }
 
+    /// What this process remembers of the queues.
+    pub fn memory(&self) -> &QueueMemory {
+        &self.memory
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

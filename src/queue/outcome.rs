@@ -165,8 +165,6 @@ struct Plan {
     tally: crate::domain::breaker::Tally,
     decisions: Vec<Option<retry::Verdict>>,
     ended: Vec<Option<Ended>>,
-    /// A failure or a hold was said to the breaker.
-    speaks: bool,
     breaker_changed: bool,
     moved: bool,
     frees_a_slot: bool,
@@ -186,7 +184,6 @@ impl Plan {
             tally: facts.outcomes.tally.clone(),
             decisions: Vec::with_capacity(ends.len()),
             ended: Vec::with_capacity(ends.len()),
-            speaks: false,
             breaker_changed: false,
             moved: false,
             frees_a_slot: false,
@@ -213,8 +210,8 @@ impl Plan {
         now: Timestamp,
         cx: &mut CallContext<'_>,
     ) -> retry::Verdict {
-        let breaker = &mut self.queue.breaker;
         let lease = &facts.lease.lease;
+        let breaker = &mut self.queue.breaker;
         let sent = sent(lease, breaker);
         let standing = Standing {
             state: breaker.state(&settings.breaker, now),
@@ -234,14 +231,17 @@ impl Plan {
                 decision.progress.checkpoint.clone_from(newer);
             }
         }
-        self.speaks |= !matches!(decision.signal, Signal::None);
         let transitions = breaker.transitions;
         let signal = std::mem::replace(&mut decision.signal, Signal::None);
         let id = &facts.job.spec.id;
         let changed = breaker.heed(&mut self.tally, sent, id, signal, &settings.breaker, now);
         self.breaker_changed |= changed;
         self.moved |= breaker.transitions != transitions;
-        self.frees_a_slot |= sent.probe;
+        if sent.probe {
+            self.frees_a_slot = true;
+            let slot = self.queue.probes.iter().position(|started| *started == lease.started_at);
+            slot.map(|slot| self.queue.probes.remove(slot));
+        }
         decision.attempt.breaker = breaker.state(&settings.breaker, now);
         decision
     }
@@ -285,7 +285,7 @@ impl Plan {
             self.queue.queue_record = Some(records::queue(&record));
             self.queue.queue = record;
         }
-        if self.speaks {
+        if self.tally != facts.outcomes.tally {
             changes.fence(facts.outcomes.fence());
             let record = facts.outcomes.record(self.tally.clone(), epoch(&self.queue.breaker));
             changes.put(Table::Outcomes, RecordKey::Only, record);

@@ -96,11 +96,10 @@ pub(crate) fn job(
 ) -> JobRecord {
     let body = spec.body.bytes();
     let apart = body.len() > INLINE_BODY_MAX;
-    let own_id = own_id(spec, number);
-    let look = spec.key.is_some()
-        || spec.expires_at.is_some()
-        || own_id.as_ref().is_some_and(|id| id.len() > Lease::OWN_ID_MAX);
-    let bits = [(own_id.is_some(), flag::OWN_ID), (look, flag::LOOK), (apart, flag::BODY)];
+    let own_id = spec.id.number() != Some(number);
+    let long_id = matches!(&spec.id, JobId::Text(id) if id.len() > Lease::OWN_ID_MAX);
+    let look = spec.key.is_some() || spec.expires_at.is_some() || long_id;
+    let bits = [(own_id, flag::OWN_ID), (look, flag::LOOK), (apart, flag::BODY)];
     let traits = bits.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum();
     let mut out = Vec::with_capacity(96 + spec.job_type.len() + if apart { 0 } else { body.len() });
     out.extend_from_slice(&(sizes::of_job(spec) as u32).to_be_bytes());
@@ -172,9 +171,27 @@ pub(crate) fn read_job(record: &Bytes, body: Option<&Bytes>) -> Read<Spec> {
     Ok(spec)
 }
 
+/// The same as far as it can be read, whatever its checksum says.
+pub(crate) fn read_job_unchecked(record: &Bytes, body: Option<&Bytes>) -> Read<Spec> {
+    let fields = read_job_fields(open_unchecked(record)?)?;
+    let (mut spec, inline, kind) = fields.spec();
+    let body = match body.filter(|_| is_apart(record)) {
+        Some(body) => body.clone(),
+        None => record.slice(inline),
+    };
+    spec.body = body_of(kind, body.clone()).unwrap_or(Body::Data(body));
+    Ok(spec)
+}
+
 /// All of a job but its body, whatever its checksum says.
 pub(crate) fn read_job_head(record: &[u8]) -> Read<Spec> {
     read_job_fields(open_unchecked(record)?).map(|fields| fields.spec().0)
+}
+
+/// How long the job's body is, whether it stands in the record or apart.
+pub(crate) fn body_length(record: &[u8]) -> usize {
+    let fields = open_unchecked(record).and_then(read_job_fields);
+    fields.map_or(0, |fields| fields.length)
 }
 
 /// What else stands in the record: sameness, and the fields of a newer server.
@@ -213,6 +230,7 @@ struct JobFields {
     spec: Spec,
     inline: std::ops::Range<usize>,
     kind: u8,
+    length: usize,
     sameness: Option<Sameness>,
     unknown: Unknown,
 }
@@ -268,7 +286,7 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
         expires_at,
         policy,
     };
-    Ok(JobFields { spec, inline, kind, sameness, unknown })
+    Ok(JobFields { spec, inline, kind, length, sameness, unknown })
 }
 
 fn put_policy(out: &mut Vec<u8>, policy: &PolicyOverride) {
@@ -357,8 +375,6 @@ fn stand_in(number: u64) -> Spec {
 mod history_tag {
     pub(super) const CHECKPOINT: u8 = 1;
 }
-
-const HISTORY_FORMAT: usize = 13;
 
 /// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
 /// one that waits is in the index that is named here or in `Ready`, at the same time.

@@ -66,15 +66,16 @@ fn batches<'i, T>(items: &'i [T], lease: impl Fn(&T) -> &Lease) -> Vec<Vec<(usiz
         return vec![vec![(0, item)]];
     }
     let mut batches: Vec<(&QueueName, HashSet<u64>, Vec<(usize, &T)>)> = Vec::new();
-    // The last batch of each queue that takes more.
     for (at, item) in items.iter().enumerate() {
         let Lease { queue, number, .. } = lease(item);
         let open = batches.iter_mut().rev().find(|(name, ..)| *name == queue);
-        match open {
-            Some((_, numbers, batch)) if batch.len() < BATCH_MAX && numbers.insert(*number) => {
-                batch.push((at, item));
-            }
-            _ => batches.push((queue, HashSet::from([*number]), vec![(at, item)])),
+        if let Some((_, numbers, batch)) = open
+            && batch.len() < BATCH_MAX
+            && numbers.insert(*number)
+        {
+            batch.push((at, item));
+        } else {
+            batches.push((queue, HashSet::from([*number]), vec![(at, item)]));
         }
     }
     batches.into_iter().map(|(_, _, batch)| batch).collect()

@@ -11,18 +11,19 @@ use super::{
     context::CallContext,
     facts::{DeadFacts, JobFacts, LeaseFacts, QueueFacts},
     records::{self, DeadRecord, History, KeyRecord, Whereabouts},
+    select::DeadEntry,
 };
 use crate::{
     domain::{
         breaker::Guarded as BreakerKind,
         failure::Failure,
-        ids::QueueName,
+        ids::{JobId, QueueName},
         job::{Attempt, DeadReason},
         settings::QueueSettings,
         time::Timestamp,
     },
     store::{
-        DeadNotice, Totals,
+        DeadNotice, StoreError, Totals,
         storage::{
             Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write,
             flag,
@@ -93,6 +94,12 @@ pub(crate) enum Total {
 }
 
 impl Changes {
+    /// For so many fences and writes that remove nothing.
+    pub(crate) fn with_capacity(fences: usize, writes: usize) -> Self {
+        let (fences, writes) = (Vec::with_capacity(fences), Vec::with_capacity(writes));
+        Self { fences, writes, ..Self::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.removals.is_empty() && self.writes.is_empty()
     }
@@ -142,11 +149,14 @@ impl Changes {
     }
 
     pub(crate) fn batch(self) -> Batch {
-        let Self { fences, mut removals, writes, totals, publish, .. } = self;
-        removals.extend(writes);
+        let Self { fences, mut removals, mut writes, totals, publish, .. } = self;
+        if !removals.is_empty() {
+            removals.append(&mut writes);
+            writes = removals;
+        }
         let counted = totals.into_iter().enumerate().filter(|(_, count)| *count != 0);
-        removals.extend(counted.map(|(at, count)| Write::Add(Counter::Total(at as u8), count)));
-        Batch { fences, writes: removals, publish }
+        writes.extend(counted.map(|(at, count)| Write::Add(Counter::Total(at as u8), count)));
+        Batch { fences, writes, publish }
     }
 
     // ---- waiting ----
@@ -291,6 +301,17 @@ impl Changes {
         }));
     }
 
+    /// No longer among the dead letters. `record`: its own, where it could be read.
+    pub(crate) fn leave_dead(&mut self, letter: &DeadEntry, record: Option<&DeadRecord>) {
+        self.fence(Fence::At(letter.index, letter.entry()));
+        self.remove(letter.index, letter.entry());
+        self.delete(Table::Dead, RecordKey::Number(letter.number));
+        if let Some(record) = record {
+            let counter = Counter::ErrorType(record.counted_as.as_str().into());
+            self.write(Write::Add(counter, -1));
+        }
+    }
+
     // ---- the end of a job ----
 
     /// The job is gone, with all that belongs to it but its key; its place before has been given up.
@@ -329,6 +350,14 @@ impl Changes {
         self.insert(Index::FinishedKey, entry);
     }
 
+    /// A new job takes the key of one that is done, whose time was over at `free_at`. `found`: its record. The removal stands
+    /// among the writes: a batch that adds jobs begins with one that a full Redis refuses.
+    pub(crate) fn take_finished_key(&mut self, key: &str, found: &Bytes, free_at: Timestamp) {
+        self.fence(Fence::Is(Table::Key, RecordKey::Text(key.into()), found.clone()));
+        let entry = Entry { score: free_at.millis(), member: Member::Text(key.into()) };
+        self.write(Write::Remove(Index::FinishedKey, entry));
+    }
+
     /// The job, which was not done, has its key no longer. `found`: who has it now.
     pub(crate) fn free_key(&mut self, key: &str, found: Option<&KeyRecord>, number: u64) {
         if found.is_some_and(|found| found.number == number) {
@@ -336,6 +365,25 @@ impl Changes {
             self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
             self.delete(Table::Key, name);
         }
+    }
+
+    /// A job that is to work has this key from now on; no other job that is not done has it. `found`: what stands there.
+    pub(crate) fn take_key(&mut self, key: &str, found: Option<&FoundKey>, record: &KeyRecord) {
+        let name = RecordKey::Text(key.into());
+        match found {
+            None => self.fence(Fence::Absent(Table::Key, name.clone())),
+            Some(found) if found.is_live_of(record.number) => {
+                return self.fence(Fence::Begins(Table::Key, name, records::owner(record.number)));
+            }
+            Some(found) => {
+                self.fence(Fence::Is(Table::Key, name.clone(), found.bytes.clone()));
+                if let Some(at) = found.record.free_at {
+                    let entry = Entry { score: at.millis(), member: Member::Text(key.into()) };
+                    self.remove(Index::FinishedKey, entry);
+                }
+            }
+        }
+        self.put(Table::Key, name, records::key(record));
     }
 
     /// The job, which waits or was not delivered, is cancelled: gone with all that belongs to it. Its place before has been
@@ -392,6 +440,37 @@ pub(crate) fn counted_as(types: &mut Vec<Box<str>>, error_type: &str) -> String 
     }
     types.push(error_type.into());
     error_type.to_owned()
+}
+
+/// A record of `Key` as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundKey {
+    pub(crate) bytes: Bytes,
+    pub(crate) record: KeyRecord,
+}
+
+impl FoundKey {
+    /// None: it is not there. A damaged one is free.
+    pub(crate) fn read(record: Option<Bytes>) -> Result<Option<Self>, StoreError> {
+        let Some(bytes) = record else { return Ok(None) };
+        let record = records::readable(records::read_key(&bytes))?.unwrap_or_else(|| KeyRecord {
+            number: 0,
+            free_at: Some(Timestamp::default()),
+            sameness: Default::default(),
+            id: JobId::Text("".into()),
+        });
+        Ok(Some(Self { bytes, record }))
+    }
+
+    /// The job of this number has it and is not done.
+    pub(crate) fn is_live_of(&self, number: u64) -> bool {
+        self.record.free_at.is_none() && self.record.number == number
+    }
+
+    /// Another job, which is not done, has it.
+    pub(crate) fn is_taken_from(&self, number: u64) -> bool {
+        self.record.free_at.is_none() && self.record.number != number
+    }
 }
 
 /// The dead letters of a queue while jobs are added to them: room, counts by type of error, and their breaker.

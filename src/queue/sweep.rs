@@ -5,9 +5,9 @@ use super::{
     context::{CallContext, overtaken},
     cross_queue,
     facts::{DeadFacts, LeaseFacts, QueueFacts, range},
+    find::{self, Located},
     outcome::{self, End},
     pause,
-    records::Whereabouts,
     retention,
     state_changes::{Changes, DeadLetters, FINISHED_KEYS_MAX},
     undelivered,
@@ -35,6 +35,7 @@ use std::time::Duration;
 const EXPIRIES_MAX: usize = 500;
 const DEADLINES_MAX: usize = 500;
 const RECORDS_MAX: usize = 500;
+const REMOVALS_MAX: usize = 500;
 /// Leases that are looked at for those that are not spared.
 const SPARED_MAX: usize = 10_000;
 /// Keys and records whose time is over are in no hurry.
@@ -66,10 +67,12 @@ pub(crate) async fn sweep<S: Storage>(
     if due.expires.first().is_some_and(|entry| entry.score <= now.millis()) {
         remove_expired(store, cx, queue, &due.expires).await?;
     }
-    let dead = retention::end_dead_retention(store, cx, queue, &settings).await?;
+    let left = REMOVALS_MAX.saturating_sub(swept.retention_expired);
+    let dead = retention::end_dead_retention(store, cx, queue, &settings, left).await?;
     swept.retention_expired += dead.0;
     next.at(dead.1);
-    let completed = retention::end_completed_retention(store, cx, queue, &settings).await?;
+    let left = REMOVALS_MAX.saturating_sub(swept.completed_removed);
+    let completed = retention::end_completed_retention(store, queue, &settings, left).await?;
     swept.completed_removed += completed.0;
     next.at(completed.1);
     forget_keys(store, queue, &due).await?;
@@ -234,20 +237,34 @@ async fn tell_half_open<S: Storage>(
 ) -> Result<(), StoreError> {
     let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else { return Ok(()) };
     let now = store.now();
-    let Some(at) = next_gate(&facts, settings, cx, queue, now) else { return Ok(()) };
-    if at > now {
-        next.at(Some(at));
-        return Ok(());
+    let half_open = facts.breaker.state(&settings.breaker, now) == BreakerState::HalfOpen;
+    match next_gate(&facts, settings, cx, queue, now) {
+        Some(at) if at > now => {
+            next.at(Some(at));
+            return Ok(());
+        }
+        None if !half_open => return Ok(()),
+        _ => {}
     }
     let transitions = facts.breaker.transitions;
     let told = cx.memory.half_open_told(queue) == transitions;
     cx.memory.tell_half_open(queue, transitions);
-    if !told && facts.breaker.state(&settings.breaker, now) == BreakerState::HalfOpen {
+    if !told && half_open {
         cx.breaker_moved(queue, BreakerKind::Work, &facts.breaker, now);
     }
+    tell_ready(store, cx, queue).await
+}
+
+/// Tells what is ready in a queue, as far as it may leave it.
+pub(crate) async fn tell_ready<S: Reads>(
+    store: &mut S,
+    cx: &mut CallContext<'_>,
+    queue: &QueueName,
+) -> Result<(), StoreError> {
+    let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else { return Ok(()) };
     let found = store.read(queue, &[Read::Len(Len::Index(Index::Ready))]).await?;
     let ready = found.and_then(|found| found.first().map(Found::number)).unwrap_or_default();
-    cx.available(queue, &facts, ready, now);
+    cx.available(queue, &facts, ready, store.now());
     Ok(())
 }
 
@@ -287,6 +304,10 @@ async fn expire_leases<S: Storage>(
         };
         let found = store.read(queue, &[read]).await?.unwrap_or_default();
         entries = found.into_iter().next().map(Found::entries).unwrap_or_default();
+    }
+    if expired.len() >= EXPIRIES_MAX {
+        // There may be more.
+        next.at(Some(now));
     }
     for numbers in expired.chunks(EXPIRIES_MAX) {
         expire(store, cx, queue, numbers, sweep, swept, next).await?;
@@ -372,20 +393,14 @@ async fn pass_deadline<S: Storage>(
     number: u64,
     settings: &QueueSettings,
 ) -> Result<bool, StoreError> {
-    let mut reads: Vec<Read> = QueueFacts::reads().into();
-    reads.extend(LeaseFacts::reads(number));
-    let Some(found) = store.read(queue, &reads).await? else { return Ok(true) };
-    let mut found = found.into_iter();
-    let facts = QueueFacts::found(&mut found)?;
-    let (lease, job) = LeaseFacts::found(queue, number, &mut found)?;
+    let Some(facts) = QueueFacts::read(store, queue).await? else { return Ok(true) };
+    let located = find::locate(store, queue, number).await?;
     let now = store.now();
     let mark = cx.events.len();
     let mut changes = Changes::default();
     changes.fence(Fence::At(Index::Deadline, entry.clone()));
-    let waits = lease.is_none() && job.exists;
-    let position = if waits { super::find::waiting(store, queue, &job).await? } else { None };
-    match position {
-        Some((index, at)) => {
+    match located {
+        Some(Located { job, index, entry: at, lease: None }) if is_waiting(index) => {
             let dead_facts = DeadFacts::read(store, queue, &[&job]).await?;
             let mut dead_letters = DeadLetters::new(queue, dead_facts, &facts, settings, now);
             changes.fence(Fence::At(index, at.clone()));
@@ -395,11 +410,8 @@ async fn pass_deadline<S: Storage>(
             changes.to_dead(&job, history, reason, None, &mut dead_letters, cx);
             dead_letters.finish(&mut changes, cx);
         }
-        None if lease.is_some() || !waits || is_over(&job) => {
-            changes.remove(Index::Deadline, entry.clone());
-        }
-        // It moves at this moment.
-        None => return Ok(false),
+        // It runs, or is done or dead: the entry is in the way.
+        _ => changes.remove(Index::Deadline, entry.clone()),
     }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(_) => {
@@ -415,13 +427,8 @@ async fn pass_deadline<S: Storage>(
     }
 }
 
-fn is_over(job: &super::facts::JobFacts) -> bool {
-    job.history.as_ref().is_some_and(|history| {
-        !matches!(
-            history.whereabouts,
-            Whereabouts::Ready | Whereabouts::Scheduled | Whereabouts::Retrying
-        )
-    })
+fn is_waiting(index: Index) -> bool {
+    matches!(index, Index::Ready | Index::Scheduled | Index::Retrying)
 }
 
 /// Records whose time is over: requests, and moves between queues that are to be completed or forgotten.

@@ -10,7 +10,7 @@ use crate::{
     domain::{ids::QueueName, lease::Lease},
     store::{
         StoreError, Unanswered,
-        storage::{Applied, Found, Read, RecordKey, Storage, Table, Write},
+        storage::{Applied, Found, Read, RecordKey, Storage, Table, Write, flag},
     },
 };
 
@@ -98,6 +98,10 @@ pub(crate) async fn return_job<S: Storage>(
         cx.events.truncate(mark);
         return Ok(false);
     };
+    if facts.lease.lease.flags & flag::PROBE != 0 {
+        // Its slot is free.
+        cx.memory.forget_facts(queue);
+    }
     if let Some(queue_facts) = QueueFacts::remembered(store, queue, cx).await? {
         cx.available(queue, &queue_facts, done.ready, now);
     }

@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, Durability},
     domain::policy::RetryPolicy,
-    store::embedded,
+    store::sqlite,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -112,11 +112,8 @@ fn absolute(path: &Path) -> PathBuf {
 /// What an answer means.
 fn meaning(durability: Durability) -> String {
     let means = match durability {
-        Durability::Embedded(embedded::Durability::Fsync) => "what is answered is on the disk",
-        Durability::Embedded(embedded::Durability::Interval(_)) => {
-            "a power cut loses up to that long of what was acknowledged, a crash nothing"
-        }
-        Durability::Embedded(embedded::Durability::None) => {
+        Durability::Embedded(sqlite::Durability::Fsync) => "what is answered is on the disk",
+        Durability::Embedded(sqlite::Durability::None) => {
             "for experiments, a power cut loses what was acknowledged"
         }
         Durability::Redis(level) => return level.to_string(),
@@ -147,7 +144,7 @@ mod tests {
     #[test]
     fn the_banner_says_what_runs_where_and_what_to_try_next() {
         let text =
-            text("127.0.0.1:7433", Durability::Embedded(embedded::Durability::Fsync), None, false);
+            text("127.0.0.1:7433", Durability::Embedded(sqlite::Durability::Fsync), None, false);
         let expected = r#"redrive 1.2.3
   gRPC        127.0.0.1:7433
   data        /srv/redrive-data
@@ -164,11 +161,11 @@ Try it, in another terminal:
     #[test]
     fn an_open_server_says_so_and_the_command_still_reaches_it() {
         let open =
-            text("0.0.0.0:7000", Durability::Embedded(embedded::Durability::Fsync), None, false);
+            text("0.0.0.0:7000", Durability::Embedded(sqlite::Durability::Fsync), None, false);
         assert!(open.contains("  gRPC        0.0.0.0:7000\n  access      open: "), "{open}");
         assert!(open.contains(" 127.0.0.1:7000 redrive.v1."), "{open}");
         let open =
-            text("[::]:7000", Durability::Embedded(embedded::Durability::Fsync), None, false);
+            text("[::]:7000", Durability::Embedded(sqlite::Durability::Fsync), None, false);
         assert!(open.contains(" [::1]:7000 redrive.v1."), "{open}");
     }
 
@@ -176,7 +173,7 @@ Try it, in another terminal:
     fn a_file_that_was_only_found_is_pointed_out() {
         let found = text(
             "127.0.0.1:1",
-            Durability::Embedded(embedded::Durability::Fsync),
+            Durability::Embedded(sqlite::Durability::Fsync),
             Some("/a/redrive.toml"),
             false,
         );
@@ -184,7 +181,7 @@ Try it, in another terminal:
         assert!(found.contains(line), "{found}");
         let named = text(
             "127.0.0.1:1",
-            Durability::Embedded(embedded::Durability::Fsync),
+            Durability::Embedded(sqlite::Durability::Fsync),
             Some("/a/redrive.toml"),
             true,
         );
@@ -200,7 +197,7 @@ Try it, in another terminal:
             address: "127.0.0.1:1".parse().unwrap(),
             place: "/d".into(),
             found: &[],
-            durability: Durability::Embedded(embedded::Durability::Fsync),
+            durability: Durability::Embedded(sqlite::Durability::Fsync),
             source: None,
             named: false,
             policy: &policy,
@@ -216,7 +213,7 @@ Try it, in another terminal:
     #[test]
     fn less_durability_is_not_kept_quiet() {
         let text =
-            text("127.0.0.1:1", Durability::Embedded(embedded::Durability::None), None, false);
+            text("127.0.0.1:1", Durability::Embedded(sqlite::Durability::None), None, false);
         let line = "  durability  none: for experiments, a power cut loses what was acknowledged\n";
         assert!(text.contains(line), "{text}");
     }

@@ -5,34 +5,35 @@ use crate::{
     config::{Config, Durability},
     env::SystemClock,
     grpc::{self, ServerFacts},
-    store::{
-        Store,
-        embedded::{Embedded, OpenError, Options},
-        redis::{self, RedisStore, Unfit},
-    },
+    queue::hosts::{redis::RedisStore, sqlite::SqliteStore},
+    store::{Store, redis, sqlite},
 };
 use std::{future::Future, sync::Arc};
 use tokio::net::TcpListener;
 
-pub(super) fn open_embedded(config: &Config, wakeups: Arc<Wakeups>) -> Result<Embedded, OpenError> {
-    let mut options = Options::new(&config.data);
+pub(super) async fn open_sqlite(
+    config: &Config,
+    wakeups: Arc<Wakeups>,
+) -> Result<SqliteStore, sqlite::OpenError> {
+    let mut options = sqlite::Options::new(&config.data);
     if let Durability::Embedded(level) = config.durability {
         options.durability = level;
     }
-    Embedded::open(options, Arc::new(SystemClock::new()), wakeups)
+    let limits = SqliteStore::default_limits();
+    SqliteStore::open_sqlite(options, limits, Arc::new(SystemClock::new()), wakeups).await
 }
 
 pub(super) async fn open_redis(
     config: &Config,
     address: redis::Address,
     wakeups: Arc<Wakeups>,
-) -> Result<RedisStore, Unfit> {
+) -> Result<RedisStore, redis::OpenError> {
     let mut options = redis::Options::new(address);
     options.server = format!("{} on {}", config.listen, machine());
     if let Durability::Redis(level) = config.durability {
         options.connection.durability = level;
     }
-    RedisStore::open(options, Arc::new(SystemClock::new()), wakeups).await
+    RedisStore::open_with_limits(options, Arc::new(SystemClock::new()), wakeups).await
 }
 
 /// What the other servers know this machine by.

@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Exposed, Overrides},
     domain::limits::Limits,
     env,
-    store::{Store, embedded::OpenError, redis::Unfit},
+    store::{Store, redis, sqlite},
 };
 use std::{
     io::{self, Write},
@@ -33,9 +33,9 @@ pub enum Error {
     #[error("{0}")]
     Listen(String),
     #[error("jobs cannot be kept in Redis: {0}")]
-    Redis(#[from] Unfit),
+    Redis(#[from] redis::OpenError),
     #[error(transparent)]
-    Store(#[from] OpenError),
+    Store(#[from] sqlite::OpenError),
     #[error("the server has stopped by itself: {0}")]
     Server(String),
     #[error("the system refuses what the server needs: {0}")]
@@ -66,12 +66,12 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     let wakeups = Arc::new(Wakeups::default());
     match config.redis.clone() {
         None => {
-            let store = engine::open_embedded(&config, wakeups.clone())?;
+            let store = engine::open_sqlite(&config, wakeups.clone()).await?;
             serve(broker(store, wakeups, &config), listener, config, overrides, &[]).await
         }
         Some(address) => {
             let store = engine::open_redis(&config, address, wakeups.clone()).await?;
-            let found = store.found().clone();
+            let found = store.storage().found().clone();
             for warning in &found.warnings {
                 tracing::warn!("{warning}");
             }

@@ -6,19 +6,15 @@
 //! the engine itself is unwell, and that nothing of the call was applied unless it says so.
 
 mod audit;
-mod codec;
 mod dead_letters;
-pub mod embedded;
 mod error;
-mod history;
 mod listener;
 pub mod memory;
 mod newcomers;
-mod notation;
 mod operator;
 pub mod redis;
-mod saved_reply;
 pub(crate) mod sizes;
+pub mod sqlite;
 pub mod storage;
 mod view;
 
@@ -29,21 +25,6 @@ pub use listener::*;
 pub use newcomers::*;
 pub use operator::*;
 pub use view::*;
-
-/// The codec of jobs, for the benchmarks alone.
-#[doc(hidden)]
-pub mod measured {
-    use super::codec;
-    use crate::domain::job::{Body, Spec};
-
-    pub fn write_job(spec: &Spec, out: &mut Vec<u8>) {
-        codec::head(spec, out);
-    }
-
-    pub fn read_job(head: &[u8], body: Body) -> Option<Spec> {
-        codec::read_job(head, body).ok()
-    }
-}
 
 use crate::domain::{
     breaker::BreakerName,

@@ -11,5 +11,6 @@ mod hearing;
 mod scene;
 mod servers;
 mod start_checks;
+mod storage;
 mod tls;
 mod working;

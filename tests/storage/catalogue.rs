@@ -199,20 +199,6 @@ async fn a_queue_that_is_written_to_is_used<E: TestEngine>(mut f: Fixture<E>) {
     assert!(f.storage().forget(&queue, since).await.unwrap());
 }
 
-async fn a_queue_that_is_taken_from_is_used<E: TestEngine>(mut f: Fixture<E>) {
-    let (queue, due) = (f.queue.clone(), position(0, 5, 1));
-    f.write(vec![Write::Insert(Index::Scheduled, Entry::waiting(due))]).await;
-    f.pass(100);
-    let since = Timestamp::from_millis(f.now().millis() - 50);
-    let taken = f.take_jobs(1).await;
-    assert_eq!(taken.jobs.len(), 1);
-    // Emptied by the clock's time of the take.
-    f.write(vec![Write::Delete(Table::Lease, RecordKey::Number(1))]).await;
-    assert!(!f.storage().forget(&queue, since).await.unwrap());
-    let later = f.at(1);
-    assert!(f.storage().forget(&queue, later).await.unwrap());
-}
-
 on_every_engine!(
     a_queue_is_there_once_it_is_registered,
     there_are_at_most_so_many_queues,
@@ -223,5 +209,4 @@ on_every_engine!(
     an_unused_queue_is_forgotten,
     a_queue_that_has_anything_stays,
     a_queue_that_is_written_to_is_used,
-    a_queue_that_is_taken_from_is_used,
 );

@@ -16,6 +16,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 macro_rules! on_every_engine {
     ($($scenario:ident),+ $(,)?) => {
         on_every_engine! { memory: $crate::engines::Memory; $($scenario),+ }
+        on_every_engine! { sqlite: $crate::sqlite::Sqlite; $($scenario),+ }
+        on_every_engine! { redis: $crate::on_redis::OnOne; $($scenario),+ }
+        on_every_engine! { redis_cluster: $crate::on_redis::OnCluster; $($scenario),+ }
+        on_every_engine! { valkey: $crate::on_redis::OnValkey; $($scenario),+ }
     };
     ($module:ident: $engine:ty; $($scenario:ident),+) => {
         mod $module {

@@ -4,9 +4,11 @@ use crate::redis_server;
 use redrive::{
     domain::store_clock::{Kept, StoreClock},
     env::Clock,
+    queue::{StoreLimits, hosts::memory::MemoryStore},
     store::{
         Ask, AuditReport, Listener, Settlements, Store,
         embedded::{self, Embedded, Options},
+        memory::MemoryStorage,
         redis::{
             self, Durability, RedisStore, TimeSource,
             connection::{Address, ConnectionOptions},
@@ -62,6 +64,8 @@ pub(crate) struct Place {
     pub(crate) namespace: String,
     /// The time that the tests hand to Redis: as the embedded store keeps it, also over a restart.
     kept: Arc<Mutex<Option<Kept>>>,
+    /// What a store in memory has, also over a restart.
+    memory: Mutex<Option<MemoryStorage>>,
 }
 
 impl Place {
@@ -74,6 +78,7 @@ impl Place {
             site,
             namespace: format!("test-{number}"),
             kept: Arc::default(),
+            memory: Mutex::default(),
         }
     }
 
@@ -120,6 +125,34 @@ impl Engine for Embedded {
     async fn audit(&self, place: &Place) -> AuditReport {
         let report = embedded::audit(&place.directory, &mut |_| {});
         report.expect("a store that is open")
+    }
+
+    async fn catch_up(&self, ask: Ask) {
+        self.settle(ask, Settlements::default()).await.expect("the store is well");
+    }
+}
+
+impl Engine for MemoryStore {
+    const KEEPS_ANSWERS: bool = true;
+    const KEEPS_TALLY: bool = true;
+
+    async fn open(
+        place: &Place,
+        clock: Arc<dyn Clock>,
+        told: Arc<dyn Listener>,
+    ) -> Result<Self, String> {
+        let storage = match lock(&place.memory).take() {
+            Some(before) => before.restarted(clock),
+            None => MemoryStorage::new(clock),
+        };
+        *lock(&place.memory) = Some(storage.clone());
+        let limits = StoreLimits { queues: place.max_queues, leases: 1_000_000 };
+        MemoryStore::open_memory(storage, limits, told).await.map_err(|error| error.to_string())
+    }
+
+    async fn audit(&self, place: &Place) -> AuditReport {
+        let mut storage = lock(&place.memory).clone().expect("a store that is open");
+        redrive::queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
     }
 
     async fn catch_up(&self, ask: Ask) {

@@ -41,6 +41,11 @@ macro_rules! store_test {
             store_test!(@ $h $body);
 
             #[test]
+            fn memory() {
+                $crate::harness::run(scenario::<redrive::queue::hosts::memory::MemoryStore>);
+            }
+
+            #[test]
             fn redis() {
                 $crate::harness::run(scenario::<redrive::store::redis::RedisStore>);
             }

@@ -31,7 +31,7 @@ fn environment_and_flags_go_over_the_file() {
         listen: Some("[::1]:2000".parse().unwrap()),
         data: Some("/flag".into()),
         insecure: Some(false),
-        durability: Some(Durability::Embedded(embedded::Durability::None)),
+        durability: Some(Durability::Embedded(sqlite::Durability::None)),
         log_format: Some(LogFormat::Text),
         log_level: Some(LogLevel::Warn),
         log_directives: Some("redrive=trace".into()),
@@ -42,7 +42,7 @@ fn environment_and_flags_go_over_the_file() {
     assert_eq!(config.data, Path::new("/flag"));
     assert_eq!(
         (config.insecure, config.durability),
-        (false, Durability::Embedded(embedded::Durability::None))
+        (false, Durability::Embedded(sqlite::Durability::None))
     );
     let log = Log {
         format: LogFormat::Text,
@@ -133,7 +133,7 @@ fn jobs_are_kept_in_one_place_and_the_nearest_word_says_where() {
     let over = |overrides: Overrides| Config::resolve(&overrides, Some((Path::new(FILE), text)));
     let data = over(Overrides { data: Some("/d".into()), ..Overrides::default() }).unwrap();
     assert_eq!((data.data.as_path(), data.redis), (Path::new("/d"), None));
-    assert_eq!(data.durability, Durability::Embedded(embedded::Durability::Fsync));
+    assert_eq!(data.durability, Durability::Embedded(sqlite::Durability::Fsync));
     let other = over(Overrides { redis: redis("redis://b"), ..Overrides::default() }).unwrap();
     assert_eq!(other.redis.unwrap().to_string(), "redis://b:6379");
 }

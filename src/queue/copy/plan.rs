@@ -14,7 +14,8 @@ use crate::{
         facts::JobFacts,
         records::{self, DeadRecord, History, IdRecord, JobRecord, KeyRecord, Whereabouts},
         state_changes::{
-            Changes, FIRST_FAILURE, LAST_FAILURE, Total, attempt_part, counted_as, kept_attempts,
+            Changes, FIRST_FAILURE, FoundKey, LAST_FAILURE, Total, attempt_part, counted_as,
+            kept_attempts,
         },
     },
     store::{
@@ -33,19 +34,9 @@ use std::collections::{HashMap, HashSet};
 pub(super) struct ImportFacts {
     /// Ids that the queue has already.
     ids: HashSet<JobId>,
-    keys: HashMap<String, HeldKey>,
+    keys: HashMap<String, FoundKey>,
     /// Types of error that are counted one by one.
     error_types: Vec<Box<str>>,
-}
-
-/// A record of `Key`.
-#[derive(Clone, Debug)]
-struct HeldKey {
-    bytes: Bytes,
-    /// Its job is done; a damaged record belongs to no job.
-    is_free: bool,
-    /// Of its entry in `FinishedKey`.
-    free_at: Option<Timestamp>,
 }
 
 impl ImportFacts {
@@ -81,13 +72,9 @@ impl ImportFacts {
             if own.is_some() || job.is_some_and(|job| job.id == spec.id) {
                 facts.ids.insert(spec.id.clone());
             }
-            if let Some(name) = &spec.key
-                && let Some(bytes) = next()
-            {
-                let record = records::readable(records::read_key(&bytes))?;
-                let free_at = record.as_ref().and_then(|record| record.free_at);
-                let is_free = record.is_none() || free_at.is_some();
-                facts.keys.insert(name.clone(), HeldKey { bytes, is_free, free_at });
+            if let Some(name) = &spec.key {
+                let key = FoundKey::read(next())?;
+                facts.keys.extend(key.map(|key| (name.clone(), key)));
             }
         }
         Ok(Some(facts))
@@ -154,7 +141,8 @@ impl<'a> Plan<'a> {
     fn decide_key(&self, job: &JobView) -> KeyDecision {
         let Some(key) = &job.spec.key else { return KeyDecision::Without };
         let held = self.facts.keys.get(key);
-        let is_free = !self.keys.contains(key) && held.is_none_or(|held| held.is_free);
+        let is_free =
+            !self.keys.contains(key) && held.is_none_or(|held| held.record.free_at.is_some());
         match (&job.death, job.completed_at) {
             (None, None) if !is_free => KeyDecision::Taken,
             (None, None) => KeyDecision::Own { free_at: None },
@@ -191,7 +179,6 @@ impl<'a> Plan<'a> {
         record
     }
 
-    /// The removal stands among the writes: a full Redis refuses batches that begin with another one.
     fn put_key(
         &mut self,
         job: &JobView,
@@ -201,23 +188,18 @@ impl<'a> Plan<'a> {
     ) {
         let Some(key) = &job.spec.key else { return };
         let name = RecordKey::Text(key.as_str().into());
-        let entry = |at: Timestamp| {
-            let member = Member::Text(key.as_str().into());
-            Entry { score: at.millis(), member }
-        };
         match self.facts.keys.get(key) {
             None => self.changes.fence(Fence::Absent(Table::Key, name.clone())),
-            Some(held) => {
-                self.changes.fence(Fence::Is(Table::Key, name.clone(), held.bytes.clone()));
-                if let Some(at) = held.free_at {
-                    self.changes.write(Write::Remove(Index::FinishedKey, entry(at)));
-                }
+            Some(found) => {
+                let free_at = found.record.free_at.unwrap_or_default();
+                self.changes.take_finished_key(key, &found.bytes, free_at);
             }
         }
         let record = KeyRecord { number, free_at, sameness, id: job.spec.id.clone() };
         self.changes.put(Table::Key, name, records::key(&record));
         if let Some(at) = free_at {
-            self.changes.insert(Index::FinishedKey, entry(at));
+            let member = Member::Text(key.as_str().into());
+            self.changes.insert(Index::FinishedKey, Entry { score: at.millis(), member });
         }
         self.keys.insert(key.clone());
     }

@@ -1,12 +1,13 @@
 //! Reading what scripts reply. A reply that is not what its script says is an unknown outcome.
 
 use crate::{domain::time::Timestamp, store::StoreError};
+use bytes::Bytes;
 use redis::Value;
 
 pub(super) type Read<T> = Result<T, StoreError>;
 
-fn strange() -> StoreError {
-    StoreError::OutcomeUnknown("Redis replied something that no script of ours replies".into())
+pub(super) fn unexpected() -> StoreError {
+    StoreError::OutcomeUnknown("Redis replied something that no script of redrive replies".into())
 }
 
 /// A list, read from the front.
@@ -17,7 +18,12 @@ impl Reply {
     pub(super) fn of(value: Value) -> Read<Self> {
         match value {
             Value::Array(items) => Ok(Self(items.into_iter())),
-            _ => Err(strange()),
+            Value::Map(pairs) => {
+                let items: Vec<_> =
+                    pairs.into_iter().flat_map(|(key, value)| [key, value]).collect();
+                Ok(Self(items.into_iter()))
+            }
+            _ => Err(unexpected()),
         }
     }
 
@@ -25,40 +31,40 @@ impl Reply {
         self.0.len()
     }
 
-    fn value(&mut self) -> Read<Value> {
-        self.0.next().ok_or_else(strange)
+    pub(super) fn value(&mut self) -> Read<Value> {
+        self.0.next().ok_or_else(unexpected)
     }
 
     pub(super) fn int(&mut self) -> Read<i64> {
-        match self.value()? {
-            Value::Int(number) => Ok(number),
-            Value::BulkString(text) => {
-                let text = std::str::from_utf8(&text).map_err(|_| strange())?;
-                text.parse().map_err(|_| strange())
-            }
-            _ => Err(strange()),
-        }
+        int_of(&self.value()?)
     }
 
     pub(super) fn count(&mut self) -> Read<u64> {
-        u64::try_from(self.int()?).map_err(|_| strange())
+        u64::try_from(self.int()?).map_err(|_| unexpected())
     }
 
-    pub(super) fn bytes(&mut self) -> Read<Vec<u8>> {
-        match self.value()? {
-            Value::BulkString(bytes) => Ok(bytes),
-            Value::Nil => Ok(Vec::new()),
-            Value::Int(number) => Ok(number.to_string().into_bytes()),
-            _ => Err(strange()),
-        }
+    /// None: nil.
+    pub(super) fn bytes(&mut self) -> Read<Option<Bytes>> {
+        bytes_of(self.value()?)
     }
 
     pub(super) fn text(&mut self) -> Read<String> {
-        String::from_utf8(self.bytes()?).map_err(|_| strange())
+        let bytes = self.bytes()?.unwrap_or_default();
+        String::from_utf8(bytes.into()).map_err(|_| unexpected())
     }
 
-    pub(super) fn time(&mut self) -> Read<Timestamp> {
-        self.count().map(Timestamp::from_millis)
+    /// As Redis formats a score.
+    pub(super) fn score(&mut self) -> Read<Option<u64>> {
+        match self.value()? {
+            Value::Nil => Ok(None),
+            Value::Double(score) => Ok(Some(score as u64)),
+            Value::BulkString(text) => {
+                let score =
+                    std::str::from_utf8(&text).ok().and_then(|text| text.parse::<f64>().ok());
+                score.map(|score| Some(score as u64)).ok_or_else(unexpected)
+            }
+            _ => Err(unexpected()),
+        }
     }
 
     /// A time, or a negative number for none.
@@ -66,15 +72,31 @@ impl Reply {
         Ok(u64::try_from(self.int()?).ok().map(Timestamp::from_millis))
     }
 
+    /// TIME's seconds and microseconds.
+    pub(super) fn micros(&mut self) -> Read<i64> {
+        Ok(self.int()? * 1_000_000 + self.int()?)
+    }
+
     pub(super) fn list(&mut self) -> Read<Self> {
         Self::of(self.value()?)
     }
 }
 
-/// Nothing for a command that found nothing.
-pub(super) fn bytes_of(value: Value) -> Option<Vec<u8>> {
+pub(super) fn int_of(value: &Value) -> Read<i64> {
     match value {
-        Value::BulkString(bytes) => Some(bytes),
-        _ => None,
+        Value::Int(number) => Ok(*number),
+        Value::BulkString(text) => {
+            let text = std::str::from_utf8(text).map_err(|_| unexpected())?;
+            text.parse().map_err(|_| unexpected())
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+pub(super) fn bytes_of(value: Value) -> Read<Option<Bytes>> {
+    match value {
+        Value::BulkString(bytes) => Ok(Some(bytes.into())),
+        Value::Nil => Ok(None),
+        _ => Err(unexpected()),
     }
 }

@@ -1,0 +1,225 @@
+//! Enqueue: one batch for the jobs of a queue, without a read. Ids and keys that are taken are found by its fences.
+
+mod earlier;
+mod item;
+
+use super::{
+    context::{CallContext, after_some, overtaken},
+    facts::QueueFacts,
+    state_changes::{Changes, Total},
+};
+use crate::{
+    domain::{
+        ids::QueueName,
+        job::{NewJob, Sameness, State},
+        time::Timestamp,
+    },
+    store::{
+        Enqueued, Refused, StoreError,
+        storage::{Applied, Done, Fence, Index, Len, Storage, Table},
+    },
+};
+use item::{Chunk, Item};
+use std::collections::HashMap;
+
+/// Jobs and bytes of one batch: while an engine applies it, it does nothing else.
+const BATCH_JOBS: usize = 500;
+const BATCH_BYTES: usize = 1 << 20;
+/// So often as one batch; from then on one batch for each job.
+const JOINT_ROUNDS: usize = 2;
+/// How often others may overtake one job before the call gives up.
+const ROUNDS_MAX: usize = 50;
+
+/// What does not count against the depth limit.
+const NOT_IN_DEPTH: [Len; 3] =
+    [Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed)];
+
+type Answer = Result<Enqueued, Refused>;
+
+/// A job on its way in. Made before a call is handed to the writer, which has other things to do than hashing bodies.
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    job: NewJob,
+    /// Where it has an own id or a key.
+    sameness: Option<Sameness>,
+}
+
+impl Incoming {
+    pub fn new(job: NewJob) -> Self {
+        let named = job.id.is_some() || job.key.is_some();
+        let sameness = named.then(|| job.sameness());
+        Self { job, sameness }
+    }
+
+    /// About what it takes of memory and disk.
+    pub fn bytes(&self) -> usize {
+        self.job.bytes()
+    }
+}
+
+/// Adds jobs; each is added or refused by itself. Answers are in the order of the jobs.
+pub(crate) async fn enqueue<S: Storage>(
+    store: &mut S,
+    cx: &mut CallContext<'_>,
+    jobs: Vec<Incoming>,
+) -> Result<Vec<Answer>, StoreError> {
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Numbers follow the order of the call, whatever the queue: so do the ids that are made of them.
+    let numbers = store.numbers(jobs.len() as u64).await?;
+    let now = store.now();
+    let groups = by_queue(&jobs);
+    let mut answers: Vec<Option<Answer>> = Vec::new();
+    answers.resize_with(jobs.len(), || None);
+    let mut jobs: Vec<Option<Incoming>> = jobs.into_iter().map(Some).collect();
+    let mut begun = false;
+    for (queue, places) in groups {
+        let limit = cx.settings.queue(&queue).max_depth;
+        let mut adding = Adding { store, cx, queue, limit, now, answers: &mut answers, begun };
+        let mut chunk = Chunk::default();
+        for at in places {
+            let Some(incoming) = jobs[at].take() else { continue };
+            if chunk.is_full(&incoming) {
+                adding.add_chunk(std::mem::take(&mut chunk)).await?;
+            }
+            let number = numbers.start + at as u64;
+            chunk.push(Item::new(at, number, incoming, now, adding.cx), &numbers);
+        }
+        adding.add_chunk(chunk).await?;
+        begun = adding.begun;
+    }
+    answers.into_iter().map(|answer| answer.ok_or_else(overtaken)).collect()
+}
+
+/// The places of each queue's jobs, in the order in which the queues first come up.
+fn by_queue(jobs: &[Incoming]) -> Vec<(QueueName, Vec<usize>)> {
+    let mut groups: Vec<(QueueName, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<QueueName, usize> = HashMap::new();
+    let mut last = 0;
+    for (at, Incoming { job, .. }) in jobs.iter().enumerate() {
+        if groups.get(last).is_none_or(|(queue, _)| *queue != job.queue) {
+            last = *known.entry(job.queue.clone()).or_insert(groups.len());
+            if last == groups.len() {
+                groups.push((job.queue.clone(), Vec::with_capacity(jobs.len() - at)));
+            }
+        }
+        groups[last].1.push(at);
+    }
+    groups
+}
+
+// ---- the jobs of one queue ----
+
+struct Adding<'c, 'a, S> {
+    store: &'c mut S,
+    cx: &'c mut CallContext<'a>,
+    queue: QueueName,
+    limit: Option<u64>,
+    now: Timestamp,
+    answers: &'c mut [Option<Answer>],
+    /// A batch of this call was applied.
+    begun: bool,
+}
+
+impl<S: Storage> Adding<'_, '_, S> {
+    async fn add_chunk(&mut self, chunk: Chunk) -> Result<(), StoreError> {
+        let Chunk { items, again, apart, .. } = chunk;
+        if let Err(error) = self.add_all(items, apart).await {
+            return Err(after_some(error, self.begun));
+        }
+        for (at, other) in again {
+            let answer = self.answers[other].clone();
+            self.answers[at] =
+                answer.map(|it| it.map(|first| Enqueued { deduplicated: true, ..first }));
+        }
+        Ok(())
+    }
+
+    async fn add_all(&mut self, items: Vec<Item>, apart: Vec<Item>) -> Result<(), StoreError> {
+        let left = self.add(items, JOINT_ROUNDS).await?;
+        for item in left.into_iter().chain(apart) {
+            let left = self.add(vec![item], ROUNDS_MAX).await?;
+            if !left.is_empty() {
+                return Err(overtaken());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds them in one batch. Those that are not answered after so many rounds come back.
+    async fn add(&mut self, mut items: Vec<Item>, rounds: usize) -> Result<Vec<Item>, StoreError> {
+        for _ in 0..rounds {
+            if items.is_empty() {
+                break;
+            }
+            let (changes, fences) = self.changes(&items);
+            let made_ready = changes.made_ready;
+            let batch = changes.batch();
+            match self.store.apply(&self.queue, &batch).await? {
+                Applied::Done(done) => {
+                    self.begun = true;
+                    self.tell(&items, &done, made_ready).await?;
+                    for item in items {
+                        self.answers[item.at] = Some(item.added());
+                    }
+                    return Ok(Vec::new());
+                }
+                Applied::Changed(failed) => {
+                    items = self.resolve(items, &batch, &fences, failed).await?;
+                }
+                Applied::NoQueue => {
+                    self.cx.memory.forget(&self.queue);
+                    let limit = self.cx.limits.queues;
+                    if !self.store.register(&self.queue, limit).await? {
+                        for item in items {
+                            self.answers[item.at] = Some(Err(Refused::TooManyQueues { limit }));
+                        }
+                        return Ok(Vec::new());
+                    }
+                }
+            }
+        }
+        Ok(items)
+    }
+
+    /// And where the fences of each item begin.
+    fn changes(&self, items: &[Item]) -> (Changes, Vec<usize>) {
+        let mut changes = Changes::with_capacity(items.len() + 1, 2 * items.len() + 1);
+        let mut fences = Vec::with_capacity(items.len());
+        for item in items {
+            fences.push(changes.fences());
+            item.write(&mut changes, self.now);
+        }
+        if let Some(limit) = self.limit {
+            let (of, minus) = (Len::Table(Table::Job), &NOT_IN_DEPTH[..]);
+            changes.fence(Fence::Room { of, minus, add: items.len() as u64, limit });
+        }
+        changes.add(Total::Enqueued, items.len() as u64);
+        (changes, fences)
+    }
+
+    async fn tell(
+        &mut self,
+        items: &[Item],
+        done: &Done,
+        made_ready: bool,
+    ) -> Result<(), StoreError> {
+        if made_ready
+            && let Some(facts) = QueueFacts::remembered(self.store, &self.queue, self.cx).await?
+        {
+            self.cx.available(&self.queue, &facts, done.ready, self.now);
+        }
+        let scheduled = items.iter().filter(|item| item.state == State::Scheduled);
+        if let Some(at) = scheduled.map(|item| item.spec.run_at).min() {
+            self.cx.job_due(&self.queue, at);
+        }
+        if let Some(at) = items.iter().filter_map(|item| item.spec.expires_at).min() {
+            self.cx.due(&self.queue, at);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

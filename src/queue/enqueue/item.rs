@@ -1,0 +1,202 @@
+//! A job as it is to be written, and the jobs of one batch.
+
+use super::{Answer, BATCH_BYTES, BATCH_JOBS, Incoming};
+use crate::{
+    domain::{
+        ids::JobId,
+        job::{Sameness, Spec, State},
+        time::Timestamp,
+    },
+    queue::{
+        context::CallContext,
+        encoding::Unknown,
+        records::{self, IdRecord, JobRecord, KeyRecord},
+        state_changes::Changes,
+    },
+    store::{
+        Enqueued,
+        storage::{Fence, RecordKey, Table, flag},
+    },
+};
+use bytes::Bytes;
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
+
+/// A job as it is to be written.
+pub(super) struct Item {
+    /// Its place in the call.
+    pub(super) at: usize,
+    pub(super) number: u64,
+    pub(super) spec: Spec,
+    pub(super) state: State,
+    bytes: usize,
+    /// The id is the caller's own.
+    pub(super) own_id: bool,
+    pub(super) sameness: Option<Sameness>,
+    pub(super) record: JobRecord,
+    /// Its key belonged to a job that is done and whose time is over: this is the record of the key.
+    pub(super) finished_key: Option<(Bytes, Timestamp)>,
+    /// Its own id holds the number of another job, which has another id.
+    pub(super) number_in_id_is_another: bool,
+}
+
+impl Item {
+    pub(super) fn new(
+        at: usize,
+        number: u64,
+        incoming: Incoming,
+        now: Timestamp,
+        cx: &mut CallContext<'_>,
+    ) -> Self {
+        let bytes = incoming.bytes();
+        let Incoming { mut job, sameness } = incoming;
+        let own_id = job.id.take();
+        let is_own = own_id.is_some();
+        let id = own_id.unwrap_or_else(|| JobId::make(now, number, cx.rng.roll()));
+        let (spec, state) = job.admit(now, id);
+        let record = records::job(&spec, number, sameness.as_ref(), &Unknown::default());
+        Self {
+            at,
+            number,
+            spec,
+            state,
+            bytes,
+            own_id: is_own,
+            sameness,
+            record,
+            finished_key: None,
+            number_in_id_is_another: false,
+        }
+    }
+
+    /// Another job has its number.
+    pub(super) fn renumber(&mut self, number: u64, now: Timestamp, cx: &mut CallContext<'_>) {
+        self.number = number;
+        if !self.own_id {
+            self.spec.id = JobId::make(now, number, cx.rng.roll());
+        }
+        let sameness = self.sameness.as_ref();
+        self.record = records::job(&self.spec, number, sameness, &Unknown::default());
+    }
+
+    /// The job that its own id would name if a server had made it.
+    fn number_in_id(&self) -> Option<u64> {
+        let number =
+            self.spec.id.number().filter(|_| self.own_id && !self.number_in_id_is_another)?;
+        (number != self.number).then_some(number)
+    }
+
+    pub(super) fn added(&self) -> Answer {
+        let (id, run_at) = (self.spec.id.clone(), Some(self.spec.run_at));
+        Ok(Enqueued { id, deduplicated: false, state: self.state, run_at })
+    }
+
+    /// Its fences and writes. The first of each are those of the job.
+    pub(super) fn write(&self, changes: &mut Changes, now: Timestamp) {
+        let key = || RecordKey::Number(self.number);
+        changes.fence(Fence::Absent(Table::Job, key()));
+        changes.put(Table::Job, key(), self.record.record.clone());
+        if let Some(body) = &self.record.body {
+            changes.put(Table::Body, key(), body.clone());
+        }
+        let rank = records::rank(self.spec.priority);
+        let position = records::position(self.number, rank, self.spec.run_at, false);
+        changes.enter(position, self.spec.expires_at, now);
+        if let Some(sameness) = self.sameness {
+            self.write_names(changes, sameness);
+        }
+    }
+
+    fn write_names(&self, changes: &mut Changes, sameness: Sameness) {
+        let number = self.number;
+        if self.own_id {
+            let id = RecordKey::Text(self.spec.id.to_string().into());
+            // An id that holds the number of its own job needs no record: it is found by that.
+            if self.record.traits & flag::OWN_ID != 0 {
+                let record = records::id(&IdRecord { number, sameness });
+                changes.put(Table::Id, id.clone(), record);
+            }
+            changes.fence(Fence::Absent(Table::Id, id));
+        }
+        if let Some(number) = self.number_in_id() {
+            changes.fence(Fence::Absent(Table::Job, RecordKey::Number(number)));
+        }
+        if let Some(key) = &self.spec.key {
+            let name = RecordKey::Text(key.as_str().into());
+            let id = self.spec.id.clone();
+            let record = records::key(&KeyRecord { number, free_at: None, sameness, id });
+            match &self.finished_key {
+                Some((found, free_at)) => changes.take_finished_key(key, found, *free_at),
+                None => changes.fence(Fence::Absent(Table::Key, name.clone())),
+            }
+            changes.put(Table::Key, name, record);
+        }
+    }
+}
+
+/// Fences look before any write: no id, key or number is fenced twice in a batch.
+#[derive(Default)]
+pub(super) struct Chunk {
+    pub(super) items: Vec<Item>,
+    bytes: usize,
+    /// Own ids and keys, and the items that have them.
+    ids: HashMap<JobId, usize>,
+    keys: HashMap<Box<str>, usize>,
+    /// Numbers in own ids.
+    numbers: HashSet<u64>,
+    /// The same job as another one of the batch: its place in the call, and that of the other.
+    pub(super) again: Vec<(usize, usize)>,
+    /// Those that share an id or key with another one of the batch and are not the same job: each is a batch of its own.
+    pub(super) apart: Vec<Item>,
+}
+
+impl Chunk {
+    pub(super) fn is_full(&self, next: &Incoming) -> bool {
+        let bytes = self.bytes + next.bytes();
+        self.items.len() >= BATCH_JOBS || !self.items.is_empty() && bytes > BATCH_BYTES
+    }
+
+    /// `call`: the numbers of all jobs of the call.
+    pub(super) fn push(&mut self, item: Item, call: &Range<u64>) {
+        if item.sameness.is_some() {
+            if let Some(other) = self.same_as(&item) {
+                return self.again.push((item.at, other));
+            }
+            if !self.is_alone(&item, call) {
+                return self.apart.push(item);
+            }
+            let at = self.items.len();
+            if item.own_id {
+                self.ids.insert(item.spec.id.clone(), at);
+            }
+            self.keys.extend(item.spec.key.as_deref().map(|key| (key.into(), at)));
+            self.numbers.extend(item.number_in_id());
+        }
+        self.bytes += item.bytes;
+        self.items.push(item);
+    }
+
+    /// The items that have its id, and its key.
+    fn named_as(&self, item: &Item) -> [Option<usize>; 2] {
+        let id = item.own_id.then(|| self.ids.get(&item.spec.id)).flatten();
+        let key = item.spec.key.as_deref().and_then(|key| self.keys.get(key));
+        [id.copied(), key.copied()]
+    }
+
+    /// The place of the item that is the same job under the same id and key.
+    fn same_as(&self, item: &Item) -> Option<usize> {
+        let [by_id, by_key] = self.named_as(item);
+        let other = &self.items[by_id.or(by_key)?];
+        let ids = other.own_id == item.own_id && (!item.own_id || other.spec.id == item.spec.id);
+        let same = ids && other.spec.key == item.spec.key && other.sameness == item.sameness;
+        same.then_some(other.at)
+    }
+
+    /// Shares nothing with another item that a fence looks at.
+    fn is_alone(&self, item: &Item, call: &Range<u64>) -> bool {
+        let is_fenced = |number| call.contains(&number) || self.numbers.contains(&number);
+        self.named_as(item) == [None, None] && !item.number_in_id().is_some_and(is_fenced)
+    }
+}

@@ -1,0 +1,33 @@
+-- Stands in front of apply and take. All keys are declared: none is built in a script.
+-- KEYS: 1 state (hash: generation, sequence of deaths, used, parts, and each version under the 2 bytes of its group; 65535 is the
+--   whole queue), 2 ready, 3 scheduled, 4 retrying; then those of the script.
+-- ARGV: 1 generation of the queue, 2 store time in ms, 3 what TIME should say in ms ('': it is not compared).
+-- A position: group 2 bytes, rank 1, ready_at 6, number 6, tag 1 (bit 0: it has a History). scheduled, retrying: position by
+--   ready_at. ready: position without its group, which is 0, with score 0. Strings are never compared by `<`: it is strcoll.
+-- Replies of both: { -2 } another generation; { -3 } TIME is off by more than 250 ms. Nothing was done.
+local S, READY, SCHEDULED, RETRYING = unpack(KEYS, 1, 4)
+local call, sub = redis.call, string.sub
+if call('HGET', S, 'generation') ~= ARGV[1] then return { -2 } end
+
+-- A command that waited in a stopped process would make leases that are born expired.
+local function clock_is_off()
+  if ARGV[3] == '' then return false end
+  local time = call('TIME')
+  return math.abs(time[1] * 1000 + time[2] / 1000 - ARGV[3]) > 250
+end
+
+-- Up to `limit` (a string, at most 1,000) due positions of each index become ready. Removals come first: a full Redis
+-- refuses a script only at its first write. Arguments are strings where they can be: Redis formats a number slowly.
+local function promote(limit)
+  local ready, removed = {}, 0
+  for _, index in ipairs({ RETRYING, SCHEDULED }) do
+    local due = call('ZRANGE', index, '-inf', ARGV[2], 'BYSCORE', 'LIMIT', '0', limit)
+    if due[1] then call('ZREM', index, unpack(due)) end
+    for i, position in ipairs(due) do
+      ready[2 * (removed + i) - 1], ready[2 * (removed + i)] = '0', sub(position, 3)
+    end
+    removed = removed + #due
+  end
+  if removed > 0 then call('ZADD', READY, unpack(ready)) end
+  return removed
+end

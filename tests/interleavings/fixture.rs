@@ -1,0 +1,274 @@
+//! A store with a job in every state, and verbs about each of them.
+
+use crate::{
+    schedule::{LIMITS, complete},
+    stepped::Stepped,
+};
+use redrive::{
+    domain::{
+        breaker::BreakerName,
+        failure::Failure,
+        ids::{DeadPart, JobId, QueueName},
+        job::{Body, Expiry, NewJob, Start},
+        lease::Lease,
+        policy::{Jitter, PolicyOverride},
+        settings::{QueueSettings, Settings},
+        time::Timestamp,
+        verdict::Ending,
+    },
+    env::ManualClock,
+    queue::{self, Answer, CallContext, Incoming, QueueMemory, Verb, View},
+    store::{
+        Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share,
+        Sweep, Unanswered, Which,
+        memory::MemoryStorage,
+        storage::Reads,
+    },
+};
+use std::{sync::Arc, time::Duration};
+
+pub(crate) fn queue_name() -> QueueName {
+    QueueName::parse("q").unwrap()
+}
+
+pub(crate) fn job(id: &str) -> NewJob {
+    NewJob {
+        queue: queue_name(),
+        id: Some(JobId::parse(id)),
+        key: None,
+        job_type: "mail".into(),
+        content_type: "text/plain".into(),
+        headers: Vec::new(),
+        body: Body::Text("body".into()),
+        priority: 0,
+        start: Start::Now,
+        expiry: Expiry::Never,
+        policy: Some(Box::new(PolicyOverride {
+            jitter: Some(Jitter::None),
+            max_retries: Some(3),
+            ..PolicyOverride::default()
+        })),
+    }
+}
+
+pub(crate) struct Fixture {
+    pub(crate) storage: MemoryStorage,
+    pub(crate) settings: Arc<Settings>,
+    /// Of the job `leased`, which has a key.
+    pub(crate) lease: Lease,
+    /// Of the claim that made it.
+    pub(crate) answer: u64,
+}
+
+impl Fixture {
+    /// `leased` (with the key `k`) is out, and its lease has ended by the clock; `waits` is READY, `later` SCHEDULED and due,
+    /// `dead` is a dead letter.
+    pub(crate) fn new() -> Self {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
+        let storage = MemoryStorage::new(clock.clone());
+        let settings = Arc::new(Settings {
+            defaults: Arc::new(QueueSettings {
+                key_retention: Duration::from_secs(3_600),
+                ..QueueSettings::default()
+            }),
+            ..Settings::default()
+        });
+        let lease = Lease {
+            queue: queue_name(),
+            number: 0,
+            delivery: 0,
+            nonce: 0,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        };
+        let mut fixture = Self { storage, settings, lease, answer: 0 };
+        fixture.run(enqueue(vec![job("dead")]));
+        let dead = fixture.claim();
+        fixture.run(nack_of(dead.0, Ending::Failed {
+            failure: Failure::new("Broken", "for good"),
+            permanent: true,
+            retry_after: None,
+        }));
+        let mut keyed = job("leased");
+        keyed.key = Some("k".into());
+        fixture.run(enqueue(vec![keyed]));
+        (fixture.lease, fixture.answer) = fixture.claim();
+        let mut later = job("later");
+        later.start = Start::After(Duration::from_secs(20));
+        let mut expires = job("expires");
+        expires.start = Start::After(Duration::from_secs(3_600));
+        expires.expiry = Expiry::After(Duration::from_secs(25));
+        fixture.run(enqueue(vec![job("waits"), later, expires]));
+        // Leases last for 30 seconds.
+        clock.advance(Duration::from_secs(31));
+        fixture
+    }
+
+    pub(crate) fn run(&self, verb: Verb) -> Answer {
+        let memory = QueueMemory::default();
+        let mut cx = CallContext::new(self.settings.clone(), 7, &memory, LIMITS);
+        let mut storage = Stepped(self.storage.clone());
+        complete(queue::run(&mut storage, &mut cx, verb)).expect("the store is well")
+    }
+
+    fn claim(&self) -> (Lease, u64) {
+        match self.run(claim_of("", "")) {
+            Answer::Claim(Some(claimed)) => {
+                (claimed.jobs[0].delivery.lease.clone(), claimed.answer)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The store as operators see it.
+    pub(crate) fn describe(&self) -> String {
+        let mut storage = self.storage.clone();
+        let mut out = Vec::new();
+        let ids = ["leased", "waits", "later", "dead", "expires", "new"];
+        for id in ids {
+            let view = View::Job(JobId::parse(id), None);
+            let viewed = complete(queue::view(&mut storage, view)).expect("the store is well");
+            out.push(crate::schedule::without_random(&format!("{id}: {viewed:?}")));
+        }
+        for view in [View::Queues(None, 10), View::Stats(None)] {
+            let viewed = complete(queue::view(&mut storage, view)).expect("the store is well");
+            out.push(format!("{viewed:?}"));
+        }
+        out.join("\n")
+    }
+
+    pub(crate) fn verify(&self) {
+        let mut storage = self.storage.clone();
+        let report = complete(queue::verify(&mut storage, &mut |_| {})).expect("the store is well");
+        assert!(report.is_clean(), "{report:#?}");
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.storage.now()
+    }
+}
+
+pub(crate) fn enqueue(jobs: Vec<NewJob>) -> Verb {
+    Verb::Enqueue(jobs.into_iter().map(Incoming::new).collect())
+}
+
+pub(crate) fn claim_of(worker: &str, request: &str) -> Verb {
+    Verb::Claim(Claim {
+        shares: vec![Share { queue: queue_name(), first: usize::MAX }],
+        max_jobs: 1,
+        max_bytes: 1 << 20,
+        lease_duration: None,
+        worker_id: worker.into(),
+        request_id: request.into(),
+        settle: Settlements::default(),
+    })
+}
+
+fn nack_of(lease: Lease, ending: Ending) -> Verb {
+    let nacks = vec![Nack { lease, ending, checkpoint: String::new() }];
+    Verb::Settle(Settlements { nacks, ..Settlements::default() })
+}
+
+/// Verbs by name. Those that settle the delivery of `leased` come first.
+pub(crate) type Named = (&'static str, fn(&Fixture) -> Verb);
+
+pub(crate) const SETTLING: [Named; 8] = [
+    ("ack", |fixture| {
+        let lease = fixture.lease.clone();
+        let acks = vec![Ack { lease, note: String::new(), result: bytes::Bytes::new() }];
+        Verb::Settle(Settlements { acks, ..Settlements::default() })
+    }),
+    ("nack", |fixture| {
+        let failure = Failure::new("Broken", "for now");
+        let ending = Ending::Failed { failure, permanent: false, retry_after: None };
+        nack_of(fixture.lease.clone(), ending)
+    }),
+    ("release", |fixture| {
+        nack_of(fixture.lease.clone(), Ending::Released { retry_after: None })
+    }),
+    ("extend", |fixture| {
+        let (lease, duration) = (fixture.lease.clone(), Some(Duration::from_secs(60)));
+        let extends = vec![Extend { lease, duration, checkpoint: String::new() }];
+        Verb::Settle(Settlements { extends, ..Settlements::default() })
+    }),
+    ("checkpoint", |fixture| {
+        let (lease, checkpoint) = (fixture.lease.clone(), "half".to_owned());
+        let extends = vec![Extend { lease, duration: None, checkpoint }];
+        Verb::Settle(Settlements { extends, ..Settlements::default() })
+    }),
+    ("sweep", |_| {
+        let never = Timestamp::default();
+        let sweep = Sweep { spare_made_before: never, spare_until: never };
+        Verb::Sweep(sweep, vec![queue_name()])
+    }),
+    ("undelivered", |fixture| {
+        Verb::Undelivered(Unanswered {
+            leases: vec![fixture.lease.clone()],
+            answer: fixture.answer,
+            after: Duration::ZERO,
+        })
+    }),
+    ("cancel leased", |_| Verb::Cancel(JobId::parse("leased"), None)),
+];
+
+fn purge_or_requeue_all() -> Which {
+    Which::Oldest { limit: 10, among: None }
+}
+
+pub(crate) const OTHERS: [Named; 14] = [
+    ("enqueue", |_| enqueue(vec![job("new")])),
+    ("enqueue the same id", |_| enqueue(vec![job("waits")])),
+    ("enqueue the same key", |_| {
+        let mut keyed = job("leased");
+        keyed.key = Some("k".into());
+        enqueue(vec![keyed])
+    }),
+    ("claim", |_| claim_of("", "")),
+    ("cancel waiting", |_| Verb::Cancel(JobId::parse("waits"), None)),
+    ("cancel scheduled", |_| Verb::Cancel(JobId::parse("later"), None)),
+    ("run now", |_| Verb::RunNow(JobId::parse("later"), None)),
+    ("requeue", |_| {
+        Verb::Requeue(Requeue {
+            part: DeadPart::parse("q").unwrap(),
+            which: purge_or_requeue_all(),
+            target: None,
+            keep_attempts: false,
+            dry_run: false,
+            request: None,
+        })
+    }),
+    ("requeue to another queue", |_| {
+        Verb::Requeue(Requeue {
+            part: DeadPart::parse("q").unwrap(),
+            which: purge_or_requeue_all(),
+            target: QueueName::parse("other"),
+            keep_attempts: false,
+            dry_run: false,
+            request: None,
+        })
+    }),
+    ("purge", |_| {
+        Verb::Purge(Purge {
+            part: DeadPart::parse("q").unwrap(),
+            which: purge_or_requeue_all(),
+            dry_run: false,
+            request: None,
+        })
+    }),
+    ("pause", |_| {
+        Verb::Pause(queue_name(), Some(NewPause { duration: None, reason: "why".into() }))
+    }),
+    ("resume", |_| Verb::Pause(queue_name(), None)),
+    ("force the breaker open", |_| {
+        let order = BreakerOrder::Force { open: true, reason: "broken".into() };
+        Verb::SetBreaker(BreakerName::parse("queue:q").unwrap(), order)
+    }),
+    ("forget", |_| Verb::Forget(vec![queue_name()])),
+];
+
+pub(crate) fn all() -> Vec<Named> {
+    SETTLING.into_iter().chain(OTHERS).collect()
+}
