@@ -26,7 +26,7 @@ use std::{
     future::Future,
     io,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     task::{Context as TaskContext, Poll, Waker},
     time::Duration,
 };
@@ -120,10 +120,17 @@ pub fn notifier(
     listener: Arc<dyn Listener>,
     now: impl Fn() -> Timestamp + Send + 'static,
 ) -> io::Result<Arc<Notifier>> {
-    let told = listener.clone();
+    let made: Arc<OnceLock<Weak<Notifier>>> = Arc::default();
+    let notifier = made.clone();
     let until = move |at: Timestamp| at.since(now());
-    let timer = DueTimer::start(until, move |queue| told.come_due(queue))?;
-    Ok(Arc::new(Notifier::new(listener, timer)))
+    let timer = DueTimer::start(until, move |queue| {
+        if let Some(notifier) = notifier.get().and_then(Weak::upgrade) {
+            notifier.job_is_due(queue);
+        }
+    })?;
+    let notifier = Arc::new(Notifier::new(listener, timer));
+    drop(made.set(Arc::downgrade(&notifier)));
+    Ok(notifier)
 }
 
 impl<H: Host> Queues<H> {
