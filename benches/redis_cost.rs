@@ -16,11 +16,12 @@ mod subjects;
 
 use redis_server::Server;
 use redrive::{
-    domain::{ids::QueueName, job::NewJob, lease::Lease, settings::Settings},
+    domain::{ids::QueueName, job::NewJob, lease::Lease, limits::Limits, settings::Settings},
     env::{SystemClock, instant, random},
+    queue::hosts::redis::RedisStore,
     store::{
         Ack, Ask, Claim, Nack, Settlements, Share, Store,
-        redis::{Options, RedisStore, connection::Address},
+        redis::{Options, connection::Address},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -110,8 +111,10 @@ async fn round() -> Vec<(String, Cost)> {
 }
 
 async fn open(address: &str) -> RedisStore {
-    let options = Options { watch: false, ..Options::new(Address::parse(address).unwrap()) };
-    let store = RedisStore::open(options, Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let options = Options::new(Address::parse(address).unwrap());
+    let (clock, listener) = (Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let queues = Limits::default().queues;
+    let store = RedisStore::open_redis(options, queues, false, clock, listener);
     store.await.unwrap()
 }
 
