@@ -130,10 +130,8 @@ impl Shared {
     /// The other servers are told of the settings that this one uses.
     fn follow(&self, settings: &Arc<Settings>) {
         let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::ptr::eq(known.as_ptr(), Arc::as_ptr(settings)) {
-            *known = Arc::downgrade(settings);
-            self.storage.join(settings.digest());
-        }
+        *known = Arc::downgrade(settings);
+        self.storage.join(settings.digest());
     }
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, StoreError> {
@@ -302,9 +300,12 @@ impl Host for RedisHost {
         self.shared.storage.now()
     }
 
+    fn follow(&self, settings: &Arc<Settings>) {
+        self.shared.follow(settings);
+    }
+
     fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError> {
         let permit = self.shared.permit()?;
-        self.shared.follow(&call.settings);
         if let Some(key) = Shared::join_key(&call) {
             self.shared.settle(key, Waiting { call, reply, permit });
             return Ok(());
