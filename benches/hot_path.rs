@@ -8,7 +8,7 @@
 
 mod subjects;
 
-use redrive::{domain::presets::Preset, store::measured};
+use redrive::{domain::presets::Preset, queue::measured};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -80,15 +80,14 @@ fn work(task: &str, directory: &Path, batch: usize) {
 fn call(function: &str) {
     let policy = Preset::Standard.policy();
     let spec = subjects::spec();
-    let mut head = Vec::new();
-    measured::write_job(&spec, &mut head);
+    let record = measured::write_job(&spec);
     for _ in 0..JOBS {
         match function {
             "nothing" => return,
             "judge" => drop(black_box(subjects::judged())),
             "backoff" => drop(black_box(policy.backoff(3, Some(Duration::from_secs(2)), 0.4))),
-            "write job" => measured::write_job(black_box(&spec), &mut head),
-            "read job" => drop(black_box(measured::read_job(&head, subjects::body()))),
+            "write job" => drop(black_box(measured::write_job(black_box(&spec)))),
+            "read job" => drop(black_box(measured::read_job(black_box(&record)))),
             other => panic!("{other:?} is nothing to count"),
         }
     }

@@ -1,4 +1,4 @@
-//! Micro-benchmarks of the hot functions and of the embedded store's verbs, without fsync.
+//! Micro-benchmarks of the hot functions and of the verbs on SQLite, without fsync.
 //!
 //!     cargo bench --bench micro
 //!
@@ -7,7 +7,7 @@
 mod subjects;
 
 use divan::{Bencher, black_box};
-use redrive::{domain::presets::Preset, store::measured};
+use redrive::{domain::presets::Preset, queue::measured};
 use std::time::Duration;
 use subjects::Subject;
 
@@ -30,16 +30,13 @@ fn backoff(bencher: Bencher) {
 #[divan::bench]
 fn write_job(bencher: Bencher) {
     let spec = subjects::spec();
-    let mut out = Vec::new();
-    bencher.bench_local(|| measured::write_job(black_box(&spec), &mut out));
+    bencher.bench_local(|| measured::write_job(black_box(&spec)));
 }
 
 #[divan::bench]
 fn read_job(bencher: Bencher) {
-    let mut head = Vec::new();
-    measured::write_job(&subjects::spec(), &mut head);
-    let read = || measured::read_job(black_box(&head), subjects::body()).expect("it is whole");
-    bencher.bench_local(read);
+    let record = measured::write_job(&subjects::spec());
+    bencher.bench_local(|| measured::read_job(black_box(&record)).expect("it is whole"));
 }
 
 /// A store with a thousand jobs, and room for what the benchmark takes out.

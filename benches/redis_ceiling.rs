@@ -15,12 +15,13 @@ mod subjects;
 
 use redis_server::Server;
 use redrive::{
-    domain::settings::Settings,
+    domain::{limits::Limits, settings::Settings},
     env::{SystemClock, instant, random},
     grpc::pb::{self, queue_service_client::QueueServiceClient},
+    queue::hosts::redis::RedisStore,
     store::{
         Ack, Ask, Claim, Settlements, Share, Store,
-        redis::{Options, RedisStore, connection::Address},
+        redis::{Options, connection::Address},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -143,8 +144,10 @@ fn cpu_seconds(redis: &Server) -> f64 {
 // ---- without ----
 
 async fn bare(redis: &str) -> f64 {
-    let options = Options { watch: false, ..Options::new(Address::parse(redis).unwrap()) };
-    let store = RedisStore::open(options, Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let options = Options::new(Address::parse(redis).unwrap());
+    let (clock, listener) = (Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let queues = Limits::default().queues;
+    let store = RedisStore::open_redis(options, queues, false, clock, listener);
     let store = Arc::new(store.await.unwrap());
     let began = instant();
     let loops: Vec<_> = (0..WORKERS)

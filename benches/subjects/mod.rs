@@ -1,4 +1,4 @@
-//! What the benchmarks measure: the embedded store's verbs, driven from one thread, and the pure functions below them.
+//! What the benchmarks measure: the verbs on SQLite, driven from one thread, and the pure functions below them.
 //!
 //! Nothing is fsynced and the clock stands still, so that only the work itself is left.
 
@@ -19,10 +19,11 @@ use redrive::{
         verdict::{Chance, Ending, Leased, Standing, Verdict, judge},
     },
     env::ManualClock,
+    queue::hosts::sqlite::SqliteStore,
     store::{
         Ack, Ask, BreakerNotice, Claim, DeadNotice, Depths, JobQuery, Listener, Nack, Settlements,
         Share, Store, Sweep,
-        embedded::{Durability, Embedded, Options},
+        sqlite::{Durability, Options},
     },
 };
 use std::{path::Path, sync::Arc, time::Duration};
@@ -40,7 +41,7 @@ pub(crate) fn failure() -> Ending {
 
 /// A store, and the one thread that calls it.
 pub(crate) struct Subject {
-    store: Embedded,
+    store: SqliteStore,
     settings: Arc<Settings>,
     runtime: tokio::runtime::Runtime,
     clock: Arc<ManualClock>,
@@ -55,14 +56,11 @@ impl Subject {
         // The queue's breaker would rightly hold back work of which every attempt fails.
         let mut settings = Settings::default();
         Arc::make_mut(&mut settings.defaults).breaker.disabled = true;
-        Self {
-            store: Embedded::open(options, clock.clone(), Arc::new(Nobody))
-                .expect("the store opens"),
-            settings: Arc::new(settings),
-            runtime: tokio::runtime::Builder::new_current_thread().build().expect("a runtime"),
-            clock,
-            calls: 0,
-        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let limits = SqliteStore::default_limits();
+        let store = SqliteStore::open_sqlite(options, limits, clock.clone(), Arc::new(Nobody));
+        let store = runtime.block_on(store).expect("the store opens");
+        Self { store, settings: Arc::new(settings), runtime, clock, calls: 0 }
     }
 
     fn ask(&mut self) -> Ask {

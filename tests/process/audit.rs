@@ -44,7 +44,7 @@ async fn an_audit_runs_beside_a_server_and_after_its_death() {
     assert_eq!((code, &json["ok"], &json["jobs"]), (Some(0), &true.into(), &51.into()));
 
     let database = rusqlite::Connection::open(data.join("redrive.db")).unwrap();
-    database.execute("DELETE FROM ready WHERE tie = '30'", []).unwrap();
+    database.execute("DELETE FROM ready WHERE member >> 8 = 31", []).unwrap();
     drop(database);
     let (code, text) = said(&audit(&data, &[]));
     assert_eq!(code, Some(1), "{text}");

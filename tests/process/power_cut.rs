@@ -6,19 +6,15 @@ use crate::{
     power_cut_image::{
         Lose, Report, copy_dir, crash_image, crash_image_at, differences, random::Random,
     },
-    server::{LONG, Launch, Refused, Server, config_file, scratch},
+    server::{Launch, Refused, Server, config_file, scratch},
     shim::Shim,
 };
-use redrive::{
-    env,
-    grpc::pb::{EnqueueRequest, GetJobRequest},
-};
+use redrive::{env, grpc::pb::EnqueueRequest};
 use rusqlite::{Connection, OpenFlags};
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -207,14 +203,6 @@ fn is_sound(image: &Path) -> bool {
         .is_ok_and(|answer| answer == "ok")
 }
 
-/// Counted in a copy, since looking recovers.
-fn jobs_in(image: &Path) -> i64 {
-    let copy = scratch();
-    copy_dir(image, copy.path()).unwrap();
-    let database = Connection::open(copy.path().join("redrive.db")).unwrap();
-    database.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0)).unwrap_or(0)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_power_cut_loses_nothing_that_was_acknowledged() {
     let seed = env::random();
@@ -262,46 +250,6 @@ async fn without_fsync_the_same_check_finds_lost_jobs() {
     let mut totals = Totals::default();
     Machine::new(&["--durability", "none"], seed).live_through(3, &mut totals).await;
     assert!(totals.lost > 0, "the check cannot see a lost job");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_power_cut_between_two_flushes_damages_nothing() {
-    let seed = env::random();
-    println!("seed {seed}");
-    let mut totals = Totals::default();
-    Machine::new(&["--durability", "interval(100ms)"], seed).live_through(6, &mut totals).await;
-    assert_eq!(totals.unusable, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_the_interval_what_was_acknowledged_is_on_the_disk() {
-    let mut machine = Machine::new(&["--durability", "interval(50ms)"], 1);
-    let mut server = machine.switch_on().unwrap();
-    let mut queue = server.queue().await;
-    let mut ids = Vec::new();
-    for _ in 0..20 {
-        let job = EnqueueRequest { queue: "q".into(), r#type: "t".into(), ..Default::default() };
-        ids.push(queue.enqueue(job).await.unwrap().into_inner().job_id);
-    }
-    // Nothing is written any more that could take them along.
-    let image = machine.path("image");
-    let flushed = async {
-        loop {
-            machine.image(Mark::MAX, &image, Lose::All);
-            if jobs_in(&image) == ids.len() as i64 {
-                break;
-            }
-            fs::remove_dir_all(&image).unwrap();
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(LONG, flushed).await.expect("it is flushed by itself");
-    server.kill();
-    let server = machine.launch(&image).start();
-    let mut admin = server.admin().await;
-    for job_id in ids {
-        admin.get_job(GetJobRequest { job_id, ..Default::default() }).await.unwrap();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

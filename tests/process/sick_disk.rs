@@ -29,14 +29,8 @@ struct Patient {
 
 impl Patient {
     async fn start() -> Self {
-        Self::start_with("fsync").await
-    }
-
-    async fn start_with(durability: &str) -> Self {
         let place = scratch();
         let server = Launch::on(&place.path().join("data"))
-            .arg("--durability")
-            .arg(durability)
             .env("LD_PRELOAD", SHIM.library())
             .env("SICKDISK", place.path().join("sick"))
             .start();
@@ -114,26 +108,6 @@ async fn an_fsync_that_fails_stops_all_writes_until_a_restart() {
     patient.assert_there(&before).await;
     let lease = patient.claim().await.unwrap();
     patient.ack(&lease).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_flush_that_fails_stops_all_writes_too() {
-    let patient = Patient::start_with("interval(10ms)").await;
-    patient.enqueue().await.unwrap();
-    patient.falls_ill("fsync");
-    // Those that come before the flush are answered; by then nobody could know.
-    let refused = async {
-        loop {
-            if let Err(status) = patient.enqueue().await {
-                return status;
-            }
-        }
-    };
-    let refused = tokio::time::timeout(LONG, refused).await.expect("it is noticed");
-    assert_unavailable(Err::<(), _>(refused), "STORE_UNAVAILABLE");
-    patient.recovers();
-    assert_unavailable(patient.enqueue().await, "STORE_UNAVAILABLE");
-    patient.server.log_line("stops taking writes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -52,7 +52,7 @@ fn a_directory_of_another_version_is_left_as_it_is() {
     database.close().unwrap();
     let before = fs::read(&path).unwrap();
     refused(Launch::on(place.path()))
-        .assert(CANNOT, &["format 99", "this redrive reads format", path.to_str().unwrap()]);
+        .assert(CANNOT, &["its layout is 99", "this redrive knows", path.to_str().unwrap()]);
     assert!(fs::read(&path).unwrap() == before, "it was changed");
 }
 
