@@ -26,7 +26,7 @@ use std::{
     future::Future,
     io,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     task::{Context as TaskContext, Poll, Waker},
     time::Duration,
 };
@@ -120,10 +120,17 @@ pub fn notifier(
     listener: Arc<dyn Listener>,
     now: impl Fn() -> Timestamp + Send + 'static,
 ) -> io::Result<Arc<Notifier>> {
-    let told = listener.clone();
+    let made: Arc<OnceLock<Weak<Notifier>>> = Arc::default();
+    let notifier = made.clone();
     let until = move |at: Timestamp| at.since(now());
-    let timer = DueTimer::start(until, move |queue| told.come_due(queue))?;
-    Ok(Arc::new(Notifier::new(listener, timer)))
+    let timer = DueTimer::start(until, move |queue| {
+        if let Some(notifier) = notifier.get().and_then(Weak::upgrade) {
+            notifier.job_is_due(queue);
+        }
+    })?;
+    let notifier = Arc::new(Notifier::new(listener, timer));
+    drop(made.set(Arc::downgrade(&notifier)));
+    Ok(notifier)
 }
 
 impl<H: Host> Queues<H> {
@@ -329,21 +336,23 @@ impl<H: Host> Store for Queues<H> {
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
         self.follow(&ask.settings).await?;
         self.schedule_all(&ask.settings).await?;
-        self.tidy(&ask).await?;
         let now = self.host.now();
         let due = self.notifier.take_due(now, SWEPT_AT_ONCE);
         if due.is_empty() {
+            self.tidy(&ask).await?;
             return Ok(Swept { next: self.notifier.swept(&[]), ..Swept::default() });
         }
         // A claim that was not delivered makes its queue due: what was noted since the last look is returned before the note
         // is gone.
+        let verb = Verb::Sweep(sweep, due.clone());
         let swept = match self.return_undelivered(&ask.settings).await {
-            Ok(()) => self.run(ask.settings, ask.seed, Verb::Sweep(sweep, due.clone())).await,
+            Ok(()) => self.run(ask.settings.clone(), ask.seed, verb).await,
             Err(error) => Err(error),
         };
         match swept {
             Ok(Answer::Sweep(mut swept, next)) => {
                 swept.next = self.notifier.swept(&next);
+                self.tidy(&ask).await?;
                 Ok(swept)
             }
             Ok(_) => Err(wrong_answer()),

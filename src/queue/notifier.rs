@@ -160,6 +160,16 @@ impl Notifier {
         self.listener.available(queue, jobs);
     }
 
+    /// A job of this queue is due: a claim that waits for it takes it at once. What follows it is found by that claim, or by the
+    /// sweep.
+    pub(crate) fn job_is_due(&self, queue: &QueueName) {
+        self.lock().jobs.set(queue, None);
+        if !self.memory.is_held(queue) {
+            self.listener.come_due(queue);
+        }
+        self.set_timer();
+    }
+
     fn set_timer(&self) {
         let inner = self.lock();
         let held = |queue: &QueueName| self.memory.is_held(queue);

@@ -430,6 +430,18 @@ impl Changes {
     }
 }
 
+/// The type of error that counts a dead letter. `types`: those that are counted one by one.
+pub(crate) fn counted_as(types: &mut Vec<Box<str>>, error_type: &str) -> String {
+    if types.iter().any(|known| **known == *error_type) {
+        return error_type.to_owned();
+    }
+    if types.len() >= ERROR_TYPES_MAX {
+        return OTHER_ERROR_TYPES.to_owned();
+    }
+    types.push(error_type.into());
+    error_type.to_owned()
+}
+
 /// A record of `Key` as it was read.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundKey {
@@ -517,15 +529,7 @@ impl<'a> DeadLetters<'a> {
     }
 
     fn count(&mut self, error_type: &str) -> String {
-        let types = &mut self.facts.error_types;
-        if types.iter().any(|known| **known == *error_type) {
-            return error_type.to_owned();
-        }
-        if types.len() >= ERROR_TYPES_MAX {
-            return OTHER_ERROR_TYPES.to_owned();
-        }
-        types.push(error_type.into());
-        error_type.to_owned()
+        counted_as(&mut self.facts.error_types, error_type)
     }
 
     fn context(&self) -> Vec<(String, String)> {

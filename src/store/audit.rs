@@ -99,12 +99,17 @@ impl AuditReport {
         }
     }
 
+    /// Holds a queue to the law.
+    pub fn check_queue_law(&mut self, queue: &AuditedQueue) {
+        let off = imbalance(&queue.totals, queue.depths.held());
+        self.tell_imbalance(queue.name.as_str(), off, "");
+    }
+
     /// Holds every queue to the law, then all of them together.
     pub fn check_law(&mut self) {
         let queues = std::mem::take(&mut self.queues);
         for queue in &queues {
-            let off = imbalance(&queue.totals, queue.depths.held());
-            self.tell_imbalance(queue.name.as_str(), off, "");
+            self.check_queue_law(queue);
         }
         let forgotten = self.forgotten;
         let off = imbalance(&forgotten, 0);

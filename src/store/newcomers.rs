@@ -36,18 +36,18 @@ pub enum TakenIn {
 
 impl JobView {
     /// Where it stands in line, or will: when it became, becomes or had become ready.
-    pub(super) fn waits_at(&self) -> Timestamp {
+    pub(crate) fn waits_at(&self) -> Timestamp {
         self.ready_at.or(self.old_place).unwrap_or(self.spec.run_at)
     }
 
     /// The type of error under which it is counted when it is dead.
-    pub(super) fn error_type(&self) -> &str {
+    pub(crate) fn error_type(&self) -> &str {
         self.last_failure.as_ref().map_or("", |failure| failure.error_type.as_str())
     }
 }
 
 /// A breaker that comes from elsewhere, in the place of this one. Transitions never go back: deliveries remember them.
-pub(super) fn take_over(here: &mut Breaker, from_there: &Breaker) -> bool {
+pub(crate) fn take_over(here: &mut Breaker, from_there: &Breaker) -> bool {
     if *from_there == Breaker::default() {
         return false;
     }

@@ -19,9 +19,10 @@ use redrive::{
             queue_service_client::QueueServiceClient,
         },
     },
+    queue::{StoreLimits, hosts::sqlite::SqliteStore},
     store::{
         Store, Sweep,
-        embedded::{Durability, Embedded, Options},
+        sqlite::{Durability, Options},
     },
 };
 use std::{future::pending, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -47,7 +48,7 @@ pub(crate) struct Setup {
 pub(crate) struct Server {
     pub(crate) channel: Channel,
     pub(crate) address: SocketAddr,
-    pub(crate) broker: Arc<Broker<Counting<Embedded>>>,
+    pub(crate) broker: Arc<Broker<Counting<SqliteStore>>>,
     pub(crate) clock: Arc<ManualClock>,
     directory: TempDir,
 }
@@ -127,10 +128,11 @@ impl Server {
         let options = Options {
             // A power cut is the business of other tests.
             durability: Durability::None,
-            max_queues: limits.queues,
             ..Options::new(directory.path())
         };
-        let store = Counting::new(Embedded::open(options, machine, wakeups.clone()).unwrap());
+        let bounds = StoreLimits { queues: limits.queues, ..SqliteStore::default_limits() };
+        let store = SqliteStore::open_sqlite(options, bounds, machine, wakeups.clone()).await;
+        let store = Counting::new(store.unwrap());
         let broker = Broker::new(store, wakeups, settings, limits, env::random);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

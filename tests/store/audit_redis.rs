@@ -5,10 +5,13 @@ use crate::{
     engines::Site,
     harness::{Harness, run_in},
 };
-use redrive::store::{AuditReport, Check, redis::RedisStore};
+use redrive::{
+    queue::{self, hosts::redis::RedisStore},
+    store::{AuditProgress, AuditReport, Check},
+};
 
 async fn audit(h: &Harness<RedisStore>) -> AuditReport {
-    h.store().audit(&mut |_| {}).await.unwrap()
+    queue::verify(&mut h.store().storage().clone(), &mut |_| {}).await.unwrap()
 }
 
 /// What is found after this was done to the keys of a queue, in Lua: `key('r')` is the one of those that are ready, `one('r')`
@@ -180,7 +183,8 @@ fn a_long_audit_tells_how_far_it_is() {
     run_in(Site::One, async |mut h: Harness<RedisStore>| {
         one_of_everything(&mut h).await;
         let mut told = Vec::new();
-        h.store().audit(&mut |progress| told.push(progress.step)).await.unwrap();
+        let mut tell = |progress: AuditProgress| told.push(progress.step);
+        queue::verify(&mut h.store().storage().clone(), &mut tell).await.unwrap();
         assert!(told.contains(&"jobs") && told.contains(&"an id"), "{told:?}");
     });
 }

@@ -2,11 +2,12 @@
 
 use crate::{builders::*, redis_server::Server, told::Told};
 use redrive::{
-    domain::settings::Settings,
+    domain::{limits::Limits, settings::Settings},
     env::SystemClock,
+    queue::hosts::redis::RedisStore,
     store::{
         Ask, Nack, Settlements, Store,
-        redis::{Options, RedisStore, connection::Address},
+        redis::{Options, connection::Address},
     },
 };
 use std::sync::Arc;
@@ -41,9 +42,10 @@ impl Backlog {
     pub(crate) async fn open() -> Self {
         let server = Server::start();
         let address = Address::parse(server.address()).unwrap();
-        let options = Options { watch: false, ..Options::new(address) };
-        let told = Arc::new(Told::default());
-        let store = RedisStore::open(options, Arc::new(SystemClock::new()), told).await.unwrap();
+        let options = Options { heartbeat: false, ..Options::new(address) };
+        let max_queues = Limits::default().queues;
+        let (clock, told) = (Arc::new(SystemClock::new()), Arc::new(Told::default()));
+        let store = RedisStore::open_redis(options, max_queues, false, clock, told).await.unwrap();
         let mut redis = redis::Client::open(server.address()).unwrap().get_connection().unwrap();
         let slow = redis::cmd("CONFIG")
             .arg("SET")

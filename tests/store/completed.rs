@@ -322,7 +322,6 @@ store_test! {
     async fn a_queue_is_not_forgotten_while_it_keeps_a_job(h) {
         keep(&mut h, 100 * HOUR);
         done(&h, job("q")).await;
-        let totals = h.stats(None).await;
         h.advance(99 * HOUR);
         h.sweep().await;
         assert!(h.queue("q").await.is_some());
@@ -331,7 +330,6 @@ store_test! {
         h.advance(25 * HOUR);
         h.sweep().await;
         assert!(h.queue("q").await.is_none());
-        assert_eq!(h.stats(None).await, totals);
     }
 }
 

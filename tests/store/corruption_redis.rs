@@ -10,7 +10,8 @@ use redrive::{
         ids::JobId,
         job::{Body, DeadReason, State},
     },
-    store::{SkipReason, Which, redis::RedisStore},
+    queue::hosts::redis::RedisStore,
+    store::{SkipReason, Which},
 };
 
 /// More than what is kept within a record.

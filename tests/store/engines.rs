@@ -194,7 +194,8 @@ impl Engine for RedisStore {
         queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
     }
 
-    async fn catch_up(&self, _: Ask) {
+    async fn catch_up(&self, ask: Ask) {
         self.rest().await;
+        self.settle(ask, Settlements::default()).await.expect("the store is well");
     }
 }

@@ -38,7 +38,7 @@ impl Scene {
     }
 
     fn dead(&mut self) -> usize {
-        let key = format!("{}:{{q}}:d", self.namespace);
+        let key = format!("{}:{{q}}:dead", self.namespace);
         redis::cmd("ZCARD").arg(key).query(&mut self.redis).unwrap()
     }
 

@@ -36,8 +36,8 @@ async fn every_state<S: crate::engines::Engine>(h: &crate::harness::Harness<S>) 
     h.enqueue(job("other").id("foreign")).await;
 }
 
-const READY: [&str; 5] = ["ready-high", "ready-a", "ready-b", "ready-0", "ready-low"];
-const SCHEDULED: [&str; 3] = ["soon", "later-a", "later-b"];
+const READY: [&str; 5] = ["ready-high", "ready-b", "ready-a", "ready-0", "ready-low"];
+const SCHEDULED: [&str; 3] = ["soon", "later-b", "later-a"];
 const LEASED: [&str; 2] = ["leased-b", "leased-a"];
 const DEAD: [&str; 2] = ["dead-b", "dead-a"];
 
@@ -91,7 +91,7 @@ store_test! {
 
 store_test! {
     /// Elsewhere the leases of a queue are by themselves.
-    sqlite only: async fn leases_of_other_queues_are_passed_over_at_a_bounded_cost(h) {
+    async fn leases_of_other_queues_are_not_looked_at(h) {
         for n in 0..9 {
             h.enqueue(job(if n == 7 { "q" } else { "busy" }).id(&n.to_string())).await;
         }
@@ -100,7 +100,7 @@ store_test! {
         assert_eq!(h.pages(leased.clone()).await.len(), 1, "none is out: nothing to look at");
         h.claim("q").await;
         let pages = h.pages(leased).await;
-        assert_eq!((pages.concat(), pages.len()), (vec!["7".to_owned()], 3));
+        assert_eq!((pages.concat(), pages.len()), (vec!["7".to_owned()], 1));
     }
 }
 

@@ -25,11 +25,11 @@ store_test! {
 }
 
 store_test! {
-    async fn ids_decide_between_jobs_of_one_moment(h) {
+    async fn arrival_decides_between_jobs_of_one_moment(h) {
         for id in ["b", "a", "c"] {
             h.enqueue(job("q").id(id)).await;
         }
-        assert_eq!(h.drain("q").await, ["a", "b", "c"]);
+        assert_eq!(h.drain("q").await, ["b", "a", "c"]);
     }
 }
 

@@ -14,10 +14,11 @@ use redrive::{
         time::Timestamp,
     },
     env::SystemClock,
+    queue::hosts::redis::RedisStore,
     store::{
         Ack, Ask, BreakerNotice, BreakerOrder, DeadNotice, Delivered, IdleReason, JobView,
         Listener, Nack, NewPause, Requeue, Settlements, Store,
-        redis::{Options, RedisStore, connection::Address},
+        redis::{Options, connection::Address},
     },
 };
 use std::{
@@ -80,8 +81,9 @@ impl One {
         let address = Address::parse(server.address()).unwrap();
         let (namespace, name) = (namespace.into(), name.into());
         let options = Options { namespace, server: name, ..Options::new(address) };
+        let clock = Arc::new(SystemClock::new());
         let ears = Arc::new(Ears { available: told, due, cancels });
-        let store = RedisStore::open(options, Arc::new(SystemClock::new()), ears).await.unwrap();
+        let store = RedisStore::open_with_limits(options, clock, ears).await.unwrap();
         let mut settings = Settings::default();
         without_jitter(Arc::make_mut(&mut settings.defaults));
         let settings = Arc::new(settings);

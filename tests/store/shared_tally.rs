@@ -7,7 +7,7 @@ use crate::{
 };
 use redrive::{
     domain::breaker::{BreakerName, BreakerState},
-    store::{BreakerOrder, Delivered, IdleReason, Store, redis::RedisStore},
+    store::{BreakerOrder, Delivered, IdleReason, Store},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ impl One {
     async fn sees(&self) -> (BreakerState, u32) {
         let view = self.store.breakers(self.ask(), vec![queue("q")]).await.unwrap().remove(0).work;
         let settings = &self.settings.defaults.breaker;
-        (view.breaker.state(settings, RedisStore::now(&self.store)), view.failures)
+        (view.breaker.state(settings, self.store.now()), view.failures)
     }
 
     fn with_threshold(mut self, threshold: u32) -> Self {

@@ -10,7 +10,10 @@ use super::{
     storage::{SqliteStorage, Written},
 };
 use crate::{
-    domain::store_clock::{Reading, StoreClock},
+    domain::{
+        store_clock::{Reading, StoreClock},
+        time::Timestamp,
+    },
     env::Clock,
     store::{Health, StoreError},
 };
@@ -18,12 +21,15 @@ use rusqlite::Connection;
 use std::{
     fs::File,
     sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// The calls of one transaction.
 const STEP_MAX: usize = 2_048;
 const STEP_BYTES_MAX: usize = 16 << 20;
+/// Store time is written at least so often while there are calls: callers are told of it, and it must not go back.
+const SAVE_TIME_EVERY: Duration = Duration::from_secs(1);
 
 /// The store's one clock.
 pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
@@ -144,11 +150,13 @@ pub(super) struct Writer<'c, W: Work> {
     setup: Setup,
     /// Whether commits wait for the disk.
     waits_for_disk: bool,
+    /// Store time as it was last written.
+    saved_at: Timestamp,
 }
 
 impl<'c, W: Work> Writer<'c, W> {
     pub(super) fn new(storage: SqliteStorage<'c>, work: W, setup: Setup) -> Self {
-        Self { storage, work, setup, waits_for_disk: true }
+        Self { storage, work, setup, waits_for_disk: true, saved_at: Timestamp::default() }
     }
 
     /// Takes calls until the store is closed.
@@ -238,7 +246,8 @@ impl<'c, W: Work> Writer<'c, W> {
         if answers.len() != count {
             return Err(Failure::Stopped(format!("{count} calls have {} answers", answers.len())));
         }
-        if self.storage.written == Written::Nothing {
+        let told = now.since(self.saved_at) >= SAVE_TIME_EVERY || closing;
+        if self.storage.written == Written::Nothing && !told {
             // Calls that found nothing cost no fsync.
             self.storage.rollback()?;
             return Ok(answers);
@@ -248,6 +257,7 @@ impl<'c, W: Work> Writer<'c, W> {
         }
         let kept = lock(&self.setup.time).kept();
         self.storage.save(kept)?;
+        self.saved_at = now;
         self.storage.commit().map_err(Failure::of_commit)?;
         if self.storage.written == Written::Changes && !self.waits_for_disk {
             let synced = self.setup.log.sync_data();
