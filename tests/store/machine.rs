@@ -172,17 +172,23 @@ impl<S: Engine> Real<S> {
                 let done = done.expect("the queue is there");
                 let skipped = skipped.iter().map(|id| (self.id(*id), SkipReason::JobNotFound));
                 assert_eq!((done.count, done.skipped), (*count, skipped.collect()));
-                assert_eq!((done.has_more, done.left.up_to), (*has_more, *cutoff));
+                assert_eq!(done.has_more, *has_more);
+                if *has_more {
+                    assert_eq!(done.left.up_to, *cutoff);
+                }
             }
             (Op::Sweep, Answer::Swept { promoted, expired, dead, removed }) => {
                 let swept = self.h.sweep().await;
                 assert_eq!((swept.promoted, swept.completed_removed), (*promoted, *removed));
                 let ids = |ids: &[Id]| ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>();
-                assert_eq!(
-                    swept.expired.iter().map(|e| e.id.clone()).collect::<Vec<_>>(),
-                    ids(expired)
-                );
-                assert_eq!(self.died(), ids(dead));
+                // Queues are swept one after the other: between them there is no order.
+                let sorted = |mut ids: Vec<JobId>| {
+                    ids.sort();
+                    ids
+                };
+                let ended = swept.expired.iter().map(|e| e.id.clone()).collect();
+                assert_eq!(sorted(ended), sorted(ids(expired)));
+                assert_eq!(sorted(self.died()), sorted(ids(dead)));
             }
             (Op::Advance(by), _) => {
                 self.h.advance(by);
@@ -276,7 +282,10 @@ impl<S: Engine> Real<S> {
         assert_eq!(done.ids, ids.iter().map(|id| self.id(*id)).collect::<Vec<_>>());
         let expected: Vec<_> = skipped.iter().map(|(id, reason)| (self.id(*id), *reason)).collect();
         assert_eq!(done.skipped, expected);
-        assert_eq!((done.has_more, done.left.up_to), (*has_more, *cutoff));
+        assert_eq!(done.has_more, *has_more);
+                if *has_more {
+                    assert_eq!(done.left.up_to, *cutoff);
+                }
     }
 
     /// Every job is where the model has it and nowhere else, and the counters count what is there.

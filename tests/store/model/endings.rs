@@ -297,6 +297,10 @@ impl Model {
             job.progress.requeue(self.now, job.expires_at, keep);
             job.place = Place::Ready(self.now);
             job.queue = to;
+            if from != to {
+                self.arrivals += 1;
+                job.arrived = self.arrivals;
+            }
         }
         self.made_room(from);
         self.hold_key(number);
@@ -316,13 +320,13 @@ impl Model {
             .jobs
             .iter()
             .filter_map(|(number, job)| match &job.place {
-                Place::Leased(out) => Some((out.delivery.expires_at, *number)),
+                Place::Leased(out) => Some((out.delivery.expires_at, job.arrived, *number)),
                 _ => None,
             })
-            .filter(|(at, _)| *at <= self.now)
+            .filter(|(at, ..)| *at <= self.now)
             .collect();
         over.sort_unstable();
-        for (_, number) in over {
+        for (_, _, number) in over {
             expired.push(self.jobs[&number].id);
             if let Next::Bury(_) = self.end(number, Ending::Expired, "").next {
                 dead.push(self.jobs[&number].id);
@@ -332,10 +336,10 @@ impl Model {
             .jobs
             .iter()
             .filter(|(_, job)| job.waits_since().is_some() && job.is_overdue(self.now))
-            .map(|(number, job)| (job.expires_at, *number))
+            .map(|(number, job)| (job.expires_at, job.arrived, *number))
             .collect();
         late.sort_unstable();
-        for (_, number) in late {
+        for (_, _, number) in late {
             dead.push(self.jobs[&number].id);
             self.bury(number, DeadReason::Expired);
         }

@@ -34,6 +34,8 @@ pub(crate) enum Id {
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) queue: usize,
+    /// Which one it was to come to its queue.
+    pub(crate) arrived: u64,
     pub(crate) id: Id,
     key: Option<u8>,
     body: u8,
@@ -184,6 +186,7 @@ pub(crate) struct Model {
     /// Every lease there ever was: its job, and which of its deliveries.
     pub(crate) leases: Vec<(usize, u32)>,
     pub(crate) made: usize,
+    arrivals: u64,
     pub(crate) answer: Answer,
 }
 
@@ -210,6 +213,7 @@ impl Model {
             keys: BTreeMap::new(),
             leases: Vec::new(),
             made: 0,
+            arrivals: 0,
             answer: Answer::Nothing,
         }
     }

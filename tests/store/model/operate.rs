@@ -100,12 +100,15 @@ impl Model {
     /// Every job of a queue, in the order of a listing.
     pub(crate) fn listed(&self, queue: usize) -> Vec<usize> {
         let mut jobs: Vec<_> = self.jobs.iter().filter(|(_, job)| job.queue == queue).collect();
-        jobs.sort_by_key(|(number, job)| match &job.place {
-            Place::Ready(at) => (0, -i16::from(job.priority), *at, Some(job.id), 0),
-            Place::Scheduled(at) => (1, 0, *at, Some(job.id), 0),
-            Place::Leased(_) => (2, 0, Default::default(), None, **number as u64),
-            Place::Dead(death) => (3, 0, Default::default(), None, death.number),
-            Place::Completed(at) => (4, 0, *at, None, **number as u64),
+        jobs.sort_by_key(|(_, job)| {
+            let (rank, arrived) = (-i16::from(job.priority), job.arrived);
+            match &job.place {
+                Place::Ready(at) => (0, rank, *at, 0, arrived),
+                Place::Scheduled(at) => (1, 0, *at, rank, arrived),
+                Place::Leased(_) => (2, 0, Default::default(), 0, arrived),
+                Place::Dead(death) => (3, 0, Default::default(), 0, death.number),
+                Place::Completed(at) => (4, 0, *at, 0, arrived),
+            }
         });
         jobs.into_iter().map(|(number, _)| *number).collect()
     }

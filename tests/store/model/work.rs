@@ -62,8 +62,10 @@ impl Model {
         self.made += 1;
         let id = new.id.map_or(Id::Made(number), Id::Own);
         let run_at = self.now.after(new.delay);
+        self.arrivals += 1;
         let job = Job {
             queue: new.queue,
+            arrived: self.arrivals,
             id,
             key: new.key,
             body: new.body,
@@ -169,7 +171,7 @@ impl Model {
             self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
         ready
             .filter(|(number, _)| Some(**number) != avoided)
-            .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.id))
+            .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.arrived))
             .map(|(number, _)| *number)
     }
 
