@@ -11,11 +11,11 @@ use crate::{
         listen_address,
     },
     env::SystemClock,
-    queue::{self, poll_once},
+    queue::{self, hosts::sqlite::verify_directory},
     serve,
     store::{
         AuditProgress, AuditReport, StoreError, redis,
-        sqlite::{self, OpenError},
+        sqlite::OpenError,
     },
 };
 use clap::{
@@ -247,9 +247,7 @@ fn run_audit(args: AuditArgs) -> Result<ExitCode, Error> {
     let (what, report) = match &config.redis {
         Some(address) => (address.to_string(), audit_redis(address, &mut tell)),
         None => {
-            let report = sqlite::read_directory(&config.data, &SystemClock::new(), |reader| {
-                poll_once(queue::verify(reader, &mut tell))?
-            });
+            let report = verify_directory(&config.data, &SystemClock::new(), &mut tell);
             let report = report.map_err(Error::from).and_then(|report| Ok(report?));
             (config.data.display().to_string(), report)
         }

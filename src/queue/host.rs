@@ -200,11 +200,25 @@ impl<H: Host> Queues<H> {
         self.run(ask.settings, ask.seed, verb).await
     }
 
+    /// All of them are handed to the engine before the first is waited for: the caller may go away meanwhile. Those that the
+    /// engine refuses return when their leases end.
     async fn return_undelivered(&self, settings: &Arc<Settings>) -> Result<(), StoreError> {
+        let mut refused = Ok(());
+        let mut answers = Vec::new();
         for claim in self.notifier.take_undelivered() {
-            self.run(settings.clone(), claim.answer, Verb::Undelivered(claim)).await?;
+            let (reply, answer) = self.reply(String::new());
+            let seed = claim.answer;
+            let verb = Verb::Undelivered(claim);
+            let submitted = self.host.submit(Call { settings: settings.clone(), seed, verb }, reply);
+            match submitted {
+                Ok(()) => answers.push(answer),
+                Err(error) => refused = Err(error),
+            }
         }
-        Ok(())
+        for answer in answers {
+            answer.await.unwrap_or_else(|_| Err(unanswered()))?;
+        }
+        refused
     }
 
     /// Settings that the last call brought, for calls that bring none.
@@ -319,8 +333,8 @@ impl<H: Host> Store for Queues<H> {
     }
 
     async fn unclaim(&self, unanswered: Unanswered) -> Result<(), StoreError> {
-        let ask = Ask { settings: self.last_settings(), seed: unanswered.answer };
-        self.call(ask, Verb::Undelivered(unanswered)).await.map(drop)
+        let seed = unanswered.answer;
+        self.run(self.last_settings(), seed, Verb::Undelivered(unanswered)).await.map(drop)
     }
 
     async fn sweep(&self, ask: Ask, sweep: Sweep) -> Result<Swept, StoreError> {
@@ -332,8 +346,14 @@ impl<H: Host> Store for Queues<H> {
             self.tidy(&ask).await?;
             return Ok(Swept { next: self.notifier.swept(&[]), ..Swept::default() });
         }
+        // A claim that was not delivered makes its queue due: what was noted since the last look is returned before the note
+        // is gone.
         let verb = Verb::Sweep(sweep, due.clone());
-        match self.run(ask.settings.clone(), ask.seed, verb).await {
+        let swept = match self.return_undelivered(&ask.settings).await {
+            Ok(()) => self.run(ask.settings.clone(), ask.seed, verb).await,
+            Err(error) => Err(error),
+        };
+        match swept {
             Ok(Answer::Sweep(mut swept, next)) => {
                 swept.next = self.notifier.swept(&next);
                 self.tidy(&ask).await?;

@@ -173,7 +173,7 @@ pub(crate) fn read_job(record: &Bytes, body: Option<&Bytes>) -> Read<Spec> {
 
 /// The same as far as it can be read, whatever its checksum says.
 pub(crate) fn read_job_unchecked(record: &Bytes, body: Option<&Bytes>) -> Read<Spec> {
-    let fields = read_job_fields(open_unchecked(record)?)?;
+    let fields = read_job_fields_unchecked(record)?;
     let (mut spec, inline, kind) = fields.spec();
     let body = match body.filter(|_| is_apart(record)) {
         Some(body) => body.clone(),
@@ -185,7 +185,7 @@ pub(crate) fn read_job_unchecked(record: &Bytes, body: Option<&Bytes>) -> Read<S
 
 /// All of a job but its body, whatever its checksum says.
 pub(crate) fn read_job_head(record: &[u8]) -> Read<Spec> {
-    read_job_fields(open_unchecked(record)?).map(|fields| fields.spec().0)
+    read_job_fields_unchecked(record).map(|fields| fields.spec().0)
 }
 
 /// How long the job's body is, whether it stands in the record or apart.
@@ -196,7 +196,7 @@ pub(crate) fn body_length(record: &[u8]) -> usize {
 
 /// What else stands in the record: sameness, and the fields of a newer server.
 pub(crate) fn read_job_rest(record: &[u8]) -> Read<(Option<Sameness>, Unknown)> {
-    read_job_fields(open_unchecked(record)?).map(|fields| (fields.sameness, fields.unknown))
+    read_job_fields_unchecked(record).map(|fields| (fields.sameness, fields.unknown))
 }
 
 /// The job as far as it can be read: its bytes stay where they are, and it stays visible.
@@ -238,6 +238,17 @@ struct JobFields {
 impl JobFields {
     fn spec(self) -> (Spec, std::ops::Range<usize>, u8) {
         (self.spec, self.inline, self.kind)
+    }
+}
+
+/// A newer format is believed only where the checksum is right, as far as that can be told without the body.
+fn read_job_fields_unchecked(record: &[u8]) -> Read<JobFields> {
+    let fields = read_job_fields(open_unchecked(record)?);
+    match fields {
+        Err(Unreadable::Newer(_)) if !is_apart(record) && open_with(record, &[]).is_err() => {
+            Err(Damaged)
+        }
+        fields => fields,
     }
 }
 

@@ -106,6 +106,18 @@ pub(crate) async fn next_due<S: Reads>(
     Ok(next.0)
 }
 
+/// Whether a sweep would end a lease or dead-letter a job, rather than only make jobs ready: nobody may see that before it is
+/// on disk.
+pub(crate) async fn ends_anything<S: Reads>(
+    store: &mut S,
+    queue: &QueueName,
+) -> Result<bool, StoreError> {
+    let up_to = Some(store.now().millis());
+    let reads = [range(Index::Leased, up_to, 1), range(Index::Deadline, up_to, 1)];
+    let found = store.read(queue, &reads).await?.unwrap_or_default();
+    Ok(found.into_iter().any(|found| !found.entries().is_empty()))
+}
+
 /// The earliest of several times.
 #[derive(Default)]
 struct Next(Option<Timestamp>);

@@ -76,6 +76,17 @@ impl fmt::Display for Finding {
 }
 
 impl AuditReport {
+    /// Adds what another audit of the same store found.
+    pub fn include(&mut self, other: Self) {
+        self.queues.extend(other.queues);
+        self.jobs += other.jobs;
+        self.records += other.records;
+        self.left_out += other.left_out;
+        for Finding { check, queue, what } in other.findings {
+            self.add(check, queue, what);
+        }
+    }
+
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }

@@ -275,10 +275,10 @@ async fn a_move_that_was_killed_is_completed_by_the_next() {
         assert!(text.contains("5000 jobs in 1 queues"), "{text}");
         assert!(text.ends_with("everything adds up\n"), "{text}");
     }
-    let _: i64 = redis.ask("ZREMRANGEBYRANK redrive:{many}:r 0 0");
+    let _: i64 = redis.ask("ZREMRANGEBYRANK redrive:{many}:ready 0 0");
     let (code, text) = audit(["--redis", &address]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("is nowhere: nobody will ever be given it"), "{text}");
+    assert!(text.contains("is nowhere: no worker will be given it"), "{text}");
 }
 
 fn audit(place: [&str; 2]) -> (Option<i32>, String) {

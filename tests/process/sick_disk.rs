@@ -93,7 +93,7 @@ async fn an_fsync_that_fails_stops_all_writes_until_a_restart() {
     patient.recovers();
     assert_unavailable(patient.enqueue().await, "STORE_UNAVAILABLE");
     assert_unavailable(patient.claim().await, "STORE_UNAVAILABLE");
-    patient.server.log_line("stops taking writes");
+    patient.server.log_line("takes no more writes");
     let mut health = HealthClient::new(patient.channel.clone());
     let watched = health.watch(HealthCheckRequest::default()).await.unwrap();
     let mut watched = watched.into_inner();
@@ -129,7 +129,7 @@ async fn a_log_that_cannot_be_copied_into_the_database_stops_all_writes_too() {
     let refused = tokio::time::timeout(LONG, refused).await.expect("it is noticed");
     assert_unavailable(Err::<(), _>(refused), "STORE_UNAVAILABLE");
     assert!(there.len() > 50, "{} jobs are not yet 16 MiB", there.len());
-    patient.server.log_line("stops taking writes");
+    patient.server.log_line("takes no more writes");
 
     // The disk claims to be well again, but what was copied may be lost: all of it must stay in the log.
     patient.recovers();
@@ -181,7 +181,7 @@ async fn a_lease_that_runs_out_is_shown_only_once_the_disk_has_it() {
     };
     QueueServiceClient::new(patient.channel.clone()).claim(short).await.unwrap();
     patient.falls_ill("fsync");
-    patient.server.log_line("stops taking writes");
+    patient.server.log_line("takes no more writes");
     let mut admin = AdminServiceClient::new(patient.channel.clone());
     let request = GetJobRequest { job_id: id, ..GetJobRequest::default() };
     let info = admin.get_job(request).await.unwrap().into_inner().info.unwrap();

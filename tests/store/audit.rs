@@ -4,7 +4,14 @@ use crate::{
     audited::one_of_everything,
     harness::{Harness, run},
 };
-use redrive::store::{AuditReport, Check, embedded, embedded::Embedded};
+use redrive::{
+    env::SystemClock,
+    queue::hosts::sqlite::{SqliteStore, verify_directory},
+    store::{
+        AuditProgress, AuditReport, Check,
+        storage::{Index, Table},
+    },
+};
 use rusqlite::Connection;
 use std::{
     fs::OpenOptions,
@@ -12,25 +19,68 @@ use std::{
     path::Path,
 };
 
-fn audit(h: &Harness<Embedded>) -> AuditReport {
-    let directory = h.database().parent().unwrap().to_owned();
-    embedded::audit(&directory, &mut |_| {}).unwrap()
+fn audit(h: &Harness<SqliteStore>) -> AuditReport {
+    audit_of(h.database().parent().unwrap(), &mut |_| {}).unwrap()
 }
 
-async fn busy() -> Harness<Embedded> {
-    let mut h: Harness<Embedded> = Harness::new().await;
+fn audit_of(
+    directory: &Path,
+    progress: &mut (dyn FnMut(AuditProgress) + Send),
+) -> Result<AuditReport, String> {
+    let report = verify_directory(directory, &SystemClock::new(), progress);
+    report.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+async fn busy() -> Harness<SqliteStore> {
+    let mut h: Harness<SqliteStore> = Harness::new().await;
     one_of_everything(&mut h).await;
     h
 }
 
 /// What is found after this was done to the database.
 async fn after(sql: &str) -> AuditReport {
+    after_change(|database| {
+        assert!(database.execute(sql, []).unwrap() > 0, "{sql} changes nothing");
+    })
+    .await
+}
+
+async fn after_change(change: impl FnOnce(&Connection)) -> AuditReport {
     let mut h = busy().await;
     h.close().await;
     let database = Connection::open(h.database()).unwrap();
-    assert!(database.execute(sql, []).unwrap() > 0, "{sql} changes nothing");
+    change(&database);
     drop(database);
     audit(&h)
+}
+
+/// Numbers in the column `sums` of a queue: when it was used, deaths, lengths of tables and of indexes, totals.
+const DEATHS: usize = 1;
+const INDEXES: usize = 2 + Table::ALL.len();
+const TOTALS: usize = INDEXES + Index::ALL.len();
+/// The next number of a job, in the row of the store itself.
+const NEXT_NUMBER: usize = 2;
+
+/// Changes some of the sums of a queue, or of all queues but the store's own row.
+async fn after_sums(queue: Option<&str>, change: &[(usize, fn(u64) -> u64)]) -> AuditReport {
+    after_change(|database| {
+        let sql = "SELECT queue, sums FROM queue WHERE name = ?1 OR (?1 IS NULL AND queue > 0)";
+        let mut statement = database.prepare(sql).unwrap();
+        let rows = statement.query_map([queue], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let rows: Vec<(i64, Vec<u8>)> = rows.map(Result::unwrap).collect();
+        assert!(!rows.is_empty());
+        for (queue, mut sums) in rows {
+            for (at, change) in change {
+                sums.resize(sums.len().max(8 * at + 8), 0);
+                let number = &mut sums[8 * at..8 * at + 8];
+                let before = u64::from_le_bytes((&*number).try_into().unwrap());
+                number.copy_from_slice(&change(before).to_le_bytes());
+            }
+            let sql = "UPDATE queue SET sums = ?1 WHERE queue = ?2";
+            database.execute(sql, (sums, queue)).unwrap();
+        }
+    })
+    .await
 }
 
 #[track_caller]
@@ -41,7 +91,7 @@ fn assert_found(report: &AuditReport, check: Check, part: &str) {
 
 #[test]
 fn a_busy_store_is_clean_while_it_runs_and_after_it() {
-    run(async |_: Harness<Embedded>| {
+    run(async |_: Harness<SqliteStore>| {
         let mut h = busy().await;
         let beside = audit(&h);
         assert!(beside.is_clean(), "{:#?}", beside.findings);
@@ -55,99 +105,126 @@ fn a_busy_store_is_clean_while_it_runs_and_after_it() {
     });
 }
 
+/// The jobs of `one_of_everything`.
+const READY: u64 = 1;
+const LATER: u64 = 3;
+
 #[test]
 fn a_job_that_is_nowhere_or_in_two_places_is_found() {
-    run(async |_: Harness<Embedded>| {
-        let lost = after("DELETE FROM ready WHERE tie = 'ready'").await;
+    run(async |_: Harness<SqliteStore>| {
+        let lost = after(&format!("DELETE FROM ready WHERE member >> 8 = {READY}")).await;
         assert_found(&lost, Check::Places, "(ready) is nowhere");
-        assert_found(&lost, Check::Counts, "READY and there are");
-        let lost = after("DELETE FROM completed").await;
+        assert_found(&lost, Check::Counts, "the index ready counts 2 entries and has 1");
+        let lost = after(&format!("DELETE FROM entry WHERE {}", is(Index::Completed))).await;
         assert_found(&lost, Check::Places, "(kept) is nowhere");
-        assert_found(&lost, Check::Counts, "it counts 1 COMPLETED and there are 0");
-        let twice = "INSERT INTO scheduled SELECT queue, at, tie, rank, number, seen FROM ready \
-                     WHERE tie = 'ready'";
-        let twice = after(twice).await;
+        assert_found(&lost, Check::Counts, "the index completed counts 1 entries and has 0");
+        let twice = format!(
+            "INSERT INTO waiting SELECT slot >> 16 << 1, place & ((1 << 48) - 1), place >> 48, member \
+             FROM ready WHERE member >> 8 = {READY}"
+        );
+        let twice = after(&twice).await;
         assert_found(&twice, Check::Places, "(ready) is in 2 places: READY, SCHEDULED");
-        let gone = after("DELETE FROM jobs WHERE number = (SELECT min(number) FROM dead)").await;
+        let gone = after("DELETE FROM job WHERE number = (SELECT min(number) FROM dead)").await;
         assert_found(&gone, Check::Places, "DEAD holds job");
         assert_found(&gone, Check::Indexes, "an attempt of job");
         assert_found(&gone, Check::Indexes, "a failure of job");
-        assert_found(&gone, Check::Indexes, "the progress of job");
+        assert_found(&gone, Check::Indexes, "the history of job");
+        assert_found(&gone, Check::Indexes, "a dead-letter record of job");
         assert_found(&gone, Check::Indexes, "one id leads to job");
     });
 }
 
+fn is(index: Index) -> String {
+    format!("slot & 15 = {}", index as u8)
+}
+
 #[test]
 fn a_place_that_nobody_would_look_in_is_found() {
-    run(async |_: Harness<Embedded>| {
-        let rank = after("UPDATE ready SET rank = 0 WHERE rank = -9").await;
-        assert_found(&rank, Check::Places, "not that of its priority and id");
-        let time = after("UPDATE scheduled SET at = at + 1 WHERE tie = 'later'").await;
-        assert_found(&time, Check::Places, "its time is not the one");
-        let queue = after("UPDATE ready SET queue = 77 WHERE tie = 'ready'").await;
-        assert_found(&queue, Check::Places, "it is in another queue, number 77");
-        let seen = after("UPDATE ready SET seen = 1 WHERE tie = 'ready'").await;
-        assert_found(&seen, Check::Places, "whether it has been out before");
-        let death = after("UPDATE progress SET death = 55 WHERE death > 0").await;
-        assert_found(&death, Check::Places, "its progress says that it is elsewhere");
-        let elsewhere = after("UPDATE progress SET state = 2 WHERE state = 4").await;
-        assert_found(&elsewhere, Check::Places, "(kept), COMPLETED: its progress says");
-        let of_nobody = after("UPDATE jobs SET queue = 99 WHERE number = 1").await;
-        assert_found(&of_nobody, Check::Places, "a queue that is not there");
+    run(async |_: Harness<SqliteStore>| {
+        // That of priority 9.
+        let rank = after("UPDATE ready SET place = place + (1 << 48) WHERE place >> 48 = 118").await;
+        assert_found(&rank, Check::Places, "its position is not that of its priority");
+        let time = format!("UPDATE waiting SET at = at + 1 WHERE member >> 8 = {LATER}");
+        assert_found(&after(&time).await, Check::Places, "its time is not the one");
+        let queue = format!("UPDATE ready SET slot = 77 << 16 WHERE member >> 8 = {READY}");
+        let queue = after(&queue).await;
+        assert_found(&queue, Check::Places, "(ready) is nowhere");
+        assert_found(&queue, Check::Places, "1 rows of ready are of a queue that is not there");
+        let tag = format!("UPDATE ready SET member = member + 1 WHERE member >> 8 = {READY}");
+        let tag = after(&tag).await;
+        assert_found(&tag, Check::Places, "whether it has a history is said twice");
+        let death = format!("UPDATE entry SET score = 55 WHERE {}", is(Index::Dead));
+        assert_found(&after(&death).await, Check::Places, "its position is not that of its death");
+        let elsewhere = "UPDATE history SET record = (SELECT record FROM history JOIN dead USING (number)) \
+                         WHERE number = (SELECT number FROM result)";
+        let elsewhere = after(elsewhere).await;
+        assert_found(&elsewhere, Check::Places, "(kept), COMPLETED: its history says");
+        let of_none = after(&format!("UPDATE job SET queue = 99 WHERE number = {READY}")).await;
+        assert_found(&of_none, Check::Places, "1 rows of job are of a queue that is not there");
+        assert_found(&of_none, Check::Places, "READY holds job 1, which is not there");
     });
 }
 
 #[test]
 fn counters_that_are_wrong_are_found() {
-    run(async |_: Harness<Embedded>| {
-        for column in ["ready", "scheduled", "leased", "completed_now", "dead", "overflow"] {
-            let report = after(&format!("UPDATE queues SET {column} = {column} + 3")).await;
-            assert_found(&report, Check::Counts, "it counts ");
+    run(async |_: Harness<SqliteStore>| {
+        let places = [
+            Index::Ready,
+            Index::Scheduled,
+            Index::Retrying,
+            Index::Leased,
+            Index::Completed,
+            Index::Dead,
+            Index::Overflow,
+        ];
+        for index in places {
+            let report = after_sums(None, &[(INDEXES + index as usize, |len| len + 3)]).await;
+            let counts = format!("the index {} counts 3 entries and has 0", index.name());
+            assert_found(&report, Check::Counts, &counts);
+            assert_found(&report, Check::Counts, "jobs and places for");
         }
-        let types = after("UPDATE dead_types SET count = count + 1").await;
-        assert_found(&types, Check::Counts, "are said to have died of \"Hopeless\"");
-        assert_found(&types, Check::Counts, "dead letters died of \"Hopeless\"");
-        let keys = after("UPDATE queues SET finished_keys = 9 WHERE name = 'q'").await;
-        assert_found(&keys, Check::Counts, "it counts 9 keys of finished jobs and there are 1");
-        let death = after("UPDATE queues SET next_death = 1 WHERE name = 'dying'").await;
+        let types = after("UPDATE error_type SET count = count + 1").await;
+        assert_found(&types, Check::Counts, "dead letters are counted under \"Hopeless\"");
+        assert_found(&types, Check::Counts, "dead letters are counted by type of error");
+        let keys = INDEXES + Index::FinishedKey as usize;
+        let keys = after_sums(Some("q"), &[(keys, |_| 9)]).await;
+        assert_found(&keys, Check::Counts, "counts 9 entries and has 1");
+        let death = after_sums(Some("dying"), &[(DEATHS, |_| 0)]).await;
         assert_found(&death, Check::Counts, "the next dead letter gets number 1, again");
-        let number = after("UPDATE store SET next_number = 2").await;
+        let number = after_sums(Some(""), &[(NEXT_NUMBER, |_| 2)]).await;
         assert_found(&number, Check::Counts, "the next job gets number 2, again");
     });
 }
 
 #[test]
 fn jobs_that_are_not_accounted_for_are_found() {
-    run(async |_: Harness<Embedded>| {
-        for column in ["completed", "purged", "cancelled", "retention_expired"] {
-            let report = after(&format!("UPDATE queues SET {column} = {column} + 2")).await;
+    run(async |_: Harness<SqliteStore>| {
+        // Completed, purged, cancelled, removed by retention.
+        for total in [1, 9, 10, 11] {
+            let report = after_sums(None, &[(TOTALS + total, |count| count + 2)]).await;
             assert_found(&report, Check::Law, "2 jobs are held or went out and never came in");
         }
-        let enqueued = after("UPDATE queues SET enqueued = enqueued + 1 WHERE name = 'q'").await;
+        let enqueued = after_sums(Some("q"), &[(TOTALS, |count| count + 1)]).await;
         assert_eq!(enqueued.findings.len(), 1);
         assert_found(&enqueued, Check::Law, "1 jobs came in and are neither held nor accounted");
-        let moved =
-            after("UPDATE queues SET moved_in = moved_in + 1, completed = completed + 1").await;
-        assert_found(&moved, Check::Law, "1 jobs moved out of queues and 5 into queues");
-        let forgotten = after("UPDATE forgotten SET enqueued = 5").await;
-        assert_found(&forgotten, Check::Law, "the queues that are no more: 5 jobs came in");
     });
 }
 
 #[test]
 fn what_does_not_lead_to_its_job_is_found() {
-    run(async |_: Harness<Embedded>| {
-        let id = after("DELETE FROM ids WHERE id = 'ready'").await;
+    run(async |_: Harness<SqliteStore>| {
+        let id = after("DELETE FROM id WHERE key = 'ready'").await;
         assert_found(&id, Check::Indexes, "(ready) cannot be found by its id");
-        let key = after("DELETE FROM keys WHERE key = 'k-ready'").await;
+        let key = after("DELETE FROM key WHERE key = 'k-ready'").await;
         assert_found(&key, Check::Indexes, "(ready) cannot be found by its idempotency key");
-        let deadline = after("DELETE FROM deadlines").await;
+        let deadlines = is(Index::Deadline);
+        let deadline = after(&format!("DELETE FROM entry WHERE {deadlines}")).await;
         assert_found(&deadline, Check::Indexes, "(ready) cannot be found by its deadline");
-        let id = after("UPDATE ids SET id = 'another' WHERE id = 'ready'").await;
+        let id = after("UPDATE id SET key = 'another' WHERE key = 'ready'").await;
         assert_found(&id, Check::Indexes, "one id leads to job 1 (ready), wrongly");
-        let key = after("UPDATE keys SET key = 'another' WHERE key = 'k-ready'").await;
+        let key = after("UPDATE key SET key = 'another' WHERE key = 'k-ready'").await;
         assert_found(&key, Check::Indexes, "one idempotency key leads to job 1 (ready), wrongly");
-        let deadline = after("UPDATE deadlines SET number = 4000").await;
+        let deadline = after(&format!("UPDATE entry SET member = 4000 WHERE {deadlines}")).await;
         assert_found(
             &deadline,
             Check::Indexes,
@@ -158,36 +235,38 @@ fn what_does_not_lead_to_its_job_is_found() {
 
 #[test]
 fn bytes_that_rot_are_found() {
-    run(async |_: Harness<Embedded>| {
+    run(async |_: Harness<SqliteStore>| {
         // The last byte is one of the checksum.
-        let rot = |table: &str, column: &str| {
-            format!("UPDATE {table} SET {column} = substr({column}, 1, length({column}) - 1)")
+        let rot = |table: &str| {
+            format!("UPDATE {table} SET record = substr(record, 1, length(record) - 1)")
         };
-        let head = after(&rot("jobs", "head")).await;
-        assert_found(&head, Check::Checksums, "the record of job 1");
-        assert!(head.findings.iter().all(|found| found.check == Check::Checksums), "{head:#?}");
-        let body = after("UPDATE jobs SET body = 'other' WHERE number = 1").await;
+        let job = after(&rot("job")).await;
+        assert_found(&job, Check::Checksums, "the record of job 1");
+        assert!(job.findings.iter().all(|found| found.check == Check::Checksums), "{job:#?}");
+        let body = "UPDATE body SET record = CAST('other' AS BLOB) WHERE number = 1";
         assert_found(
-            &body,
+            &after(body).await,
             Check::Checksums,
             "the record of job 1 (ready) is not what was written",
         );
-        let progress = after(&rot("progress", "record")).await;
-        assert_found(&progress, Check::Checksums, "the progress of job");
-        let attempt = after(&rot("attempts", "record")).await;
+        let history = after(&rot("history")).await;
+        assert_found(&history, Check::Checksums, "the history of job");
+        let attempt = after(&rot("attempt")).await;
         assert_found(&attempt, Check::Checksums, "one attempt of job");
-        let result = after(&rot("results", "record")).await;
+        let result = after(&rot("result")).await;
         assert_found(&result, Check::Checksums, "one result of job");
-        let result = after("UPDATE results SET number = 4000").await;
+        let result = after("UPDATE result SET number = 4000").await;
         assert_found(&result, Check::Indexes, "a result of job 4000 is there without it");
-        let failure = after(&rot("failures", "record")).await;
+        let failure = after(&rot("failure")).await;
         assert_found(&failure, Check::Checksums, "one failure of job");
+        let dead = after(&rot("dead")).await;
+        assert_found(&dead, Check::Checksums, "the dead-letter record of job");
     });
 }
 
 #[test]
 fn damage_to_the_file_itself_is_found() {
-    run(async |_: Harness<Embedded>| {
+    run(async |_: Harness<SqliteStore>| {
         let mut h = busy().await;
         h.close().await;
         // The header's count of free pages.
@@ -203,21 +282,21 @@ fn damage_to_the_file_itself_is_found() {
 #[test]
 fn a_directory_without_a_store_is_refused_and_stays_as_it_is() {
     let empty = tempfile::tempdir().unwrap();
-    let refused = embedded::audit(empty.path(), &mut |_| {}).unwrap_err().to_string();
+    let refused = audit_of(empty.path(), &mut |_| {}).unwrap_err();
     assert!(refused.contains("is this the data directory of a server that has run?"), "{refused}");
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
     std::fs::write(Path::join(empty.path(), "redrive.db"), "not a database".repeat(100)).unwrap();
-    let refused = embedded::audit(empty.path(), &mut |_| {}).unwrap_err().to_string();
+    let refused = audit_of(empty.path(), &mut |_| {}).unwrap_err();
     assert!(refused.contains("not a database"), "{refused}");
 }
 
 #[test]
 fn a_long_audit_tells_how_far_it_is() {
-    run(async |_: Harness<Embedded>| {
+    run(async |_: Harness<SqliteStore>| {
         let h = busy().await;
         let directory = h.database().parent().unwrap().to_owned();
         let mut told = Vec::new();
-        embedded::audit(&directory, &mut |progress| told.push(progress.step)).unwrap();
+        audit_of(&directory, &mut |progress| told.push(progress.step)).unwrap();
         assert!(told.contains(&"files") && told.contains(&"counts"), "{told:?}");
     });
 }

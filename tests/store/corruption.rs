@@ -1,4 +1,4 @@
-//! Bytes that rot on the disk of the embedded engine: the job they belong to is set aside, the rest goes on.
+//! Bytes that rot on the disk under SQLite: the job they belong to is set aside, the rest goes on.
 
 use crate::{
     builders::*,
@@ -9,38 +9,47 @@ use redrive::{
         ids::JobId,
         job::{Body, DeadReason, State},
     },
-    store::{SkipReason, Which, embedded::Embedded},
+    queue::hosts::sqlite::SqliteStore,
+    store::{SkipReason, Which},
 };
 use rusqlite::Connection;
 
-/// Changes one byte of a column while nobody has the database open; `at` counts from the end where negative.
-async fn flip(h: &mut Harness<Embedded>, table: &str, column: &str, at: isize) {
+/// Changes one byte of the first record of a table while no store has the database open; `at` counts from the end where
+/// negative.
+async fn flip(h: &mut Harness<SqliteStore>, table: &str, at: isize) {
+    change(h, table, |record| {
+        let at = if at < 0 { record.len() - at.unsigned_abs() } else { at.unsigned_abs() };
+        record[at] ^= 0x01;
+    })
+    .await;
+}
+
+/// The same, for the first byte of a job's body, which is "body".
+async fn flip_body(h: &mut Harness<SqliteStore>) {
+    change(h, "job", |record| {
+        let at = record.windows(4).rposition(|bytes| bytes == b"body").expect("a body");
+        record[at] ^= 0x01;
+    })
+    .await;
+}
+
+async fn change(h: &mut Harness<SqliteStore>, table: &str, change: impl FnOnce(&mut Vec<u8>)) {
     h.close().await;
     let database = Connection::open(h.database()).expect("the database");
-    let (kind, mut bytes): (String, Vec<u8>) = database
-        .query_row(
-            &format!(
-                "SELECT typeof({column}), CAST({column} AS BLOB) FROM {table} ORDER BY number"
-            ),
-            [],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
+    let (number, mut record): (i64, Vec<u8>) = database
+        .query_row(&format!("SELECT number, record FROM {table} ORDER BY number"), [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
         .expect("a row");
-    let at = if at < 0 { bytes.len() - at.unsigned_abs() } else { at.unsigned_abs() };
-    bytes[at] ^= 0x01;
-    let value = match kind.as_str() {
-        "text" => rusqlite::types::Value::Text(String::from_utf8(bytes).expect("still text")),
-        _ => rusqlite::types::Value::Blob(bytes),
-    };
-    let first = format!("(SELECT min(number) FROM {table})");
+    change(&mut record);
     database
-        .execute(&format!("UPDATE {table} SET {column} = ?1 WHERE number = {first}"), [value])
+        .execute(&format!("UPDATE {table} SET record = ?1 WHERE number = ?2"), (record, number))
         .expect("an update");
     drop(database);
     h.open().await;
 }
 
-async fn next_flows(h: &Harness<Embedded>) {
+async fn next_flows(h: &Harness<SqliteStore>) {
     h.enqueue(job("q").id("next")).await;
     let claimed = h.try_claim(claim_of(&["q"], 1)).await;
     assert_eq!(claimed.jobs[0].spec.id.to_string(), "next");
@@ -49,9 +58,9 @@ async fn next_flows(h: &Harness<Embedded>) {
 
 #[test]
 fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.enqueue(job("q").id("bad").priority(5)).await;
-        flip(&mut h, "jobs", "body", 0).await;
+        flip_body(&mut h).await;
         next_flows(&h).await;
         let view = h.view(&JobId::parse("bad")).await;
         assert_eq!((view.state, view.corrupt), (State::Dead, true));
@@ -69,16 +78,17 @@ fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
 
 #[test]
 fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.enqueue(job("q").priority(5)).await;
-        // The version at its beginning, then anything in it, then its checksum.
-        for at in [0, 1, 10, 19, -1] {
-            flip(&mut h, "jobs", "head", at).await;
+        // Its size, its traits, its format, anything in it, and its checksum. Of one whose id cannot be read nothing is shown.
+        for (at, body) in [(0, "body"), (4, "body"), (5, ""), (10, "body"), (19, ""), (-1, "body")] {
+            flip(&mut h, "job", at).await;
             next_flows(&h).await;
             let dead = h.dead("q").await;
             assert_eq!(dead.len(), 1, "byte {at}");
             assert_eq!(dead[0].death.as_ref().unwrap().reason, DeadReason::Corrupt);
-            assert_eq!(dead[0].spec.body, Body::Text("body".into()));
+            let text = if body.is_empty() { Body::None } else { Body::Text(body.into()) };
+            assert_eq!(dead[0].spec.body, text, "byte {at}");
             h.reopen().await;
             h = Harness::new().await;
             h.enqueue(job("q").priority(5)).await;
@@ -86,15 +96,29 @@ fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
     });
 }
 
+/// A newer server would have sealed its record.
+#[test]
+fn a_damaged_format_is_not_taken_for_a_newer_one() {
+    run(async |mut h: Harness<SqliteStore>| {
+        h.enqueue(job("q").id("bad").priority(5)).await;
+        change(&mut h, "job", |record| record[5] ^= 0x80).await;
+        next_flows(&h).await;
+        let dead = h.dead("q").await;
+        assert_eq!(dead[0].death.as_ref().unwrap().reason, DeadReason::Corrupt);
+        assert_eq!(h.purge(purge_of("q", oldest(10))).await.unwrap().count, 1);
+        h.audit().await;
+    });
+}
+
 /// Where a job waits is looked up by what its head says; a head that lies must not stop the store.
 #[test]
 fn a_damaged_job_that_reaches_its_deadline_stops_nothing() {
-    run(async |_: Harness<Embedded>| {
+    run(async |_: Harness<SqliteStore>| {
         for delay in [seconds(0), 2 * HOUR] {
             for at in 0..40 {
-                let mut h: Harness<Embedded> = Harness::new().await;
+                let mut h: Harness<SqliteStore> = Harness::new().await;
                 h.enqueue(job("q").delay(delay).expires(HOUR)).await;
-                flip(&mut h, "jobs", "head", at).await;
+                flip(&mut h, "job", at).await;
                 h.advance(HOUR);
                 h.sweep().await;
                 h.advance(2 * HOUR);
@@ -110,13 +134,13 @@ fn a_damaged_job_that_reaches_its_deadline_stops_nothing() {
 
 #[test]
 fn a_damaged_job_that_is_leased_can_be_settled() {
-    run(async |_: Harness<Embedded>| {
+    run(async |_: Harness<SqliteStore>| {
         for at in 0..30 {
-            let mut h: Harness<Embedded> = Harness::new().await;
+            let mut h: Harness<SqliteStore> = Harness::new().await;
             h.enqueue(job("q").id("mine").key("k").expires(HOUR)).await;
             h.enqueue(job("q").delay(HOUR)).await;
             let lease = h.claim("q").await.delivery.lease;
-            flip(&mut h, "jobs", "head", at).await;
+            flip(&mut h, "job", at).await;
             let ended = h.nack(lease, released()).await;
             assert!(ended.is_ok(), "byte {at}");
             let claimed = h.try_claim(claim_of(&["q"], 1)).await;
@@ -130,7 +154,7 @@ fn a_damaged_job_that_is_leased_can_be_settled() {
 /// What a job has been through is lost then; the job is not, and nothing stops.
 #[test]
 fn damaged_progress_costs_the_count_and_not_the_job() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.set(without_jitter);
         let id = h.enqueue(job("q")).await;
         for _ in 0..2 {
@@ -138,7 +162,7 @@ fn damaged_progress_costs_the_count_and_not_the_job() {
             h.nack(lease, failed("Timeout")).await.unwrap();
             h.advance(HOUR);
         }
-        flip(&mut h, "progress", "record", 2).await;
+        flip(&mut h, "history", 2).await;
         for _ in 0..3 {
             let lease = h.claim("q").await.delivery.lease;
             h.nack(lease, failed("Timeout")).await.unwrap();
@@ -153,11 +177,11 @@ fn damaged_progress_costs_the_count_and_not_the_job() {
 
 #[test]
 fn a_damaged_attempt_is_shown_as_such() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         let id = h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.nack(lease, failed("Timeout")).await.unwrap();
-        flip(&mut h, "attempts", "record", 3).await;
+        flip(&mut h, "attempt", 3).await;
         let view = h.view(&id).await;
         assert!(view.attempts[0].note.contains("damaged"));
         h.advance(HOUR);
@@ -168,10 +192,14 @@ fn a_damaged_attempt_is_shown_as_such() {
 
 #[test]
 fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
-    run(async |mut h: Harness<Embedded>| {
-        for column in ["head", "body"] {
+    run(async |mut h: Harness<SqliteStore>| {
+        for in_body in [false, true] {
             h.enqueue(job("q").id("bad").key("k").priority(5).expires(HOUR)).await;
-            flip(&mut h, "jobs", column, 0).await;
+            if in_body {
+                flip_body(&mut h).await;
+            } else {
+                flip(&mut h, "job", 0).await;
+            }
             next_flows(&h).await;
             assert_eq!(h.purge(purge_of("q", oldest(10))).await.unwrap().count, 1);
             assert!(h.views(&JobId::parse("bad")).await.is_empty());
@@ -184,14 +212,14 @@ fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
 
 #[test]
 fn a_damaged_result_is_not_handed_out_and_the_job_says_so() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.set(|queue| queue.completed_retention = Some(HOUR));
         for at in [0, 1, 5, -1] {
             let id = h.enqueue(job("q")).await;
             let lease = h.claim("q").await.delivery.lease;
             h.ack_with(lease, "sent", "result".into()).await.unwrap();
             assert_eq!(&*h.view(&id).await.result, b"result");
-            flip(&mut h, "results", "record", at).await;
+            flip(&mut h, "result", at).await;
             let view = h.view(&id).await;
             assert_eq!((view.state, view.corrupt), (State::Completed, true), "byte {at}");
             assert!(view.result.is_empty(), "byte {at}");
@@ -205,13 +233,13 @@ fn a_damaged_result_is_not_handed_out_and_the_job_says_so() {
 
 #[test]
 fn a_completed_job_that_is_damaged_goes_in_time_and_leaves_nothing_behind() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.set(|queue| queue.completed_retention = Some(HOUR));
-        for (table, column) in [("jobs", "head"), ("progress", "record"), ("attempts", "record")] {
+        for table in ["job", "history", "attempt"] {
             h.enqueue(job("q").id("bad").expires(2 * HOUR)).await;
             let lease = h.claim("q").await.delivery.lease;
             h.ack(lease).await.unwrap();
-            flip(&mut h, table, column, 0).await;
+            flip(&mut h, table, 0).await;
             assert_eq!(h.views(&JobId::parse("bad")).await[0].state, State::Completed, "{table}");
             h.advance(HOUR);
             assert_eq!(h.sweep().await.completed_removed, 1, "{table}");

@@ -6,8 +6,11 @@ use redrive::{
     env::{Clock, SystemClock},
     queue::{
         self, StoreLimits,
-        hosts::{memory::MemoryStore, redis::RedisStore, sqlite::SqliteStore},
-        poll_once,
+        hosts::{
+            memory::MemoryStore,
+            redis::RedisStore,
+            sqlite::{SqliteStore, verify_directory},
+        },
     },
     store::{
         Ask, AuditReport, Listener, Settlements, Store,
@@ -125,9 +128,7 @@ impl Engine for SqliteStore {
     }
 
     async fn audit(&self, place: &Place) -> AuditReport {
-        let report = sqlite::read_directory(&place.directory, &SystemClock::new(), |reader| {
-            poll_once(queue::verify(reader, &mut |_| {})).and_then(|report| report)
-        });
+        let report = verify_directory(&place.directory, &SystemClock::new(), &mut |_| {});
         report.expect("a store that is open").expect("the store is well")
     }
 

@@ -1,40 +1,43 @@
-//! What the embedded engine refuses to open, and what it says.
+//! What SQLite's engine refuses to open, and what it says.
 
 use crate::{
     builders::*,
     harness::{Harness, run},
 };
-use redrive::store::{Store, embedded::Embedded};
+use redrive::{queue::hosts::sqlite::SqliteStore, store::Store};
 use rusqlite::Connection;
 use std::task::{Context, Waker};
 
 /// Closes the store and changes its database by other means.
-async fn tamper(h: &mut Harness<Embedded>, sql: &str) {
+async fn tamper(h: &mut Harness<SqliteStore>, sql: &str) {
     h.close().await;
     let database = Connection::open(h.database()).expect("the database");
     database.execute_batch(sql).expect("the change");
 }
 
-async fn refusal(h: &Harness<Embedded>) -> String {
+async fn refusal(h: &Harness<SqliteStore>) -> String {
     h.open_another().await.expect_err("it must not open")
 }
 
 #[test]
 fn a_database_of_another_version_is_refused_by_name() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         tamper(&mut h, "PRAGMA user_version = 77").await;
         let error = refusal(&h).await;
-        assert!(error.contains("format 77"), "{error}");
-        assert!(error.contains("reads format 1"), "{error}");
+        assert!(error.contains("its layout is 77"), "{error}");
+        assert!(error.contains("this redrive knows 2"), "{error}");
         assert!(error.contains("redrive.db"), "{error}");
         tamper(&mut h, "PRAGMA user_version = 1").await;
+        let error = refusal(&h).await;
+        assert!(error.contains("start with an empty data directory"), "{error}");
+        tamper(&mut h, "PRAGMA user_version = 2").await;
         h.open().await;
     });
 }
 
 #[test]
 fn somebody_elses_database_is_refused_and_left_as_it_is() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.close().await;
         std::fs::remove_file(h.database()).expect("the database");
         let theirs = Connection::open(h.database()).expect("a database");
@@ -49,7 +52,7 @@ fn somebody_elses_database_is_refused_and_left_as_it_is() {
 
 #[test]
 fn a_file_that_is_no_database_is_refused() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.close().await;
         std::fs::write(h.database(), "this is a letter to my aunt. ".repeat(100))
             .expect("the file");
@@ -60,7 +63,7 @@ fn a_file_that_is_no_database_is_refused() {
 
 #[test]
 fn a_directory_in_use_is_refused_and_its_user_named() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         let error = refusal(&h).await;
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         assert!(error.contains(&h.place.directory.display().to_string()), "{error}");
@@ -73,7 +76,7 @@ fn a_directory_in_use_is_refused_and_its_user_named() {
 /// Nobody closed it, the handle is just gone: whoever opens next must not meet a writer that still writes.
 #[test]
 fn a_store_that_is_dropped_lets_go_of_its_directory_only_when_it_has_finished() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         for round in 1..=10 {
             let mut wake = Context::from_waker(Waker::noop());
             for _ in 0..10 {
@@ -92,7 +95,7 @@ fn a_store_that_is_dropped_lets_go_of_its_directory_only_when_it_has_finished() 
 
 #[test]
 fn a_missing_directory_is_made() {
-    run(async |mut h: Harness<Embedded>| {
+    run(async |mut h: Harness<SqliteStore>| {
         h.close().await;
         h.place.directory = h.place.directory.join("deep/down");
         h.open().await;

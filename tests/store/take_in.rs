@@ -8,7 +8,8 @@ use redrive::{
         job::{DeadReason, State},
     },
     migrate::{self, Report},
-    store::{BreakerOrder, JobQuery, JobView, Newcomers, Standing, TakenIn, embedded::Embedded},
+    queue::hosts::sqlite::SqliteStore,
+    store::{BreakerOrder, JobQuery, JobView, Newcomers, Standing, TakenIn},
 };
 
 /// One of everything: in line, scheduled, out, dead and in the overflow, completed; with ids, keys, deadlines,
@@ -123,7 +124,7 @@ async fn assert_same<S: Engine, T: Engine>(from: &Harness<S>, to: &Harness<T>) {
 
 store_test! {
     async fn a_store_moves_with_everything_and_back(h) {
-        let mut first: Harness<Embedded> = Harness::new().await;
+        let mut first: Harness<SqliteStore> = Harness::new().await;
         busy(&mut first).await;
         h.advance(first.now().since(h.now()));
         let report = moved(&first, &h).await;
@@ -132,7 +133,7 @@ store_test! {
         assert_eq!(jobs, 15);
         assert_same(&first, &h).await;
         h.audit().await;
-        let mut back: Harness<Embedded> = Harness::new().await;
+        let mut back: Harness<SqliteStore> = Harness::new().await;
         back.advance(h.now().since(back.now()));
         let report = moved(&h, &back).await;
         assert!(report.is_whole(), "{report:#?}");
@@ -146,7 +147,7 @@ store_test! {
 
 store_test! {
     async fn what_is_there_already_is_passed_over(h) {
-        let mut first: Harness<Embedded> = Harness::new().await;
+        let mut first: Harness<SqliteStore> = Harness::new().await;
         busy(&mut first).await;
         h.advance(first.now().since(h.now()));
         // A move that was cut off somewhere in the middle.
@@ -171,7 +172,7 @@ store_test! {
 
 store_test! {
     async fn another_job_of_the_same_id_or_key_is_no_job_that_came_along(h) {
-        let first: Harness<Embedded> = Harness::new().await;
+        let first: Harness<SqliteStore> = Harness::new().await;
         first.enqueue(job("q").id("a").body("one")).await;
         first.enqueue(job("q").id("b").key("k")).await;
         h.enqueue(job("q").id("a").body("another")).await;
@@ -190,7 +191,7 @@ store_test! {
 
 store_test! {
     async fn a_job_that_was_out_is_delivered_again_with_nothing_counted(h) {
-        let mut first: Harness<Embedded> = Harness::new().await;
+        let mut first: Harness<SqliteStore> = Harness::new().await;
         first.set(|queue| queue.breaker.disabled = true);
         first.enqueue(job("q").id("out")).await;
         let out = first.claim("q").await.delivery;
@@ -209,7 +210,7 @@ store_test! {
 
 store_test! {
     async fn who_came_along_is_found_works_and_dies_like_everybody(h) {
-        let mut first: Harness<Embedded> = Harness::new().await;
+        let mut first: Harness<SqliteStore> = Harness::new().await;
         busy(&mut first).await;
         h.set(|queue| queue.completed_retention = Some(HOUR));
         h.advance(first.now().since(h.now()));

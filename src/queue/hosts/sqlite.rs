@@ -5,16 +5,17 @@ use crate::{
     env::Clock,
     queue::{
         self, Answer, Call, CallContext, Event, Host, Notifier, Queues, Reply, StoreLimits, Verb,
-        View, Viewed, poll_once,
+        View, Viewed, poll_once, sweep,
     },
     store::{
-        Health, Listener, StoreError,
-        sqlite::{OpenError, Options, SqliteStorage, SqliteStore as Engine, Work},
+        AuditProgress, AuditReport, Health, Listener, StoreError,
+        sqlite::{self, OpenError, Options, SqliteStorage, SqliteStore as Engine, Work},
     },
 };
 use std::{
     io,
-    sync::{Arc, OnceLock},
+    path::Path,
+    sync::{Arc, OnceLock, Weak},
 };
 
 /// Leases that the writer keeps in memory.
@@ -36,14 +37,17 @@ impl SqliteStore {
     ) -> Result<Self, OpenError> {
         let directory = options.directory.clone();
         let in_directory = |error| OpenError::Directory { directory: directory.clone(), error };
-        // The notifier's timer asks for the time of an engine that is opened after it.
-        let opened: Arc<OnceLock<Arc<Engine<QueueWork>>>> = Arc::default();
+        // The notifier's timer asks for the time of an engine that is opened after it, and that it must not keep open.
+        let opened: Arc<OnceLock<Weak<Engine<QueueWork>>>> = Arc::default();
         let engine = opened.clone();
-        let now = move || engine.get().map_or_else(Timestamp::default, |engine| engine.now());
+        let now = move || {
+            let engine = engine.get().and_then(Weak::upgrade);
+            engine.map_or_else(Timestamp::default, |engine| engine.now())
+        };
         let notifier = queue::notifier(listener, now).map_err(in_directory)?;
         let work = QueueWork { notifier: notifier.clone(), limits, events: Vec::new() };
         let engine = Arc::new(Engine::open(options, clock, work)?);
-        drop(opened.set(engine.clone()));
+        drop(opened.set(Arc::downgrade(&engine)));
         let host = SqliteHost { engine };
         let refused = |error: StoreError| in_directory(io::Error::other(error.to_string()));
         Self::open(host, notifier).await.map_err(refused)
@@ -52,6 +56,21 @@ impl SqliteStore {
     pub fn default_limits() -> StoreLimits {
         StoreLimits { queues: Limits::default().queues, leases: LEASES_MAX }
     }
+}
+
+/// Looks at everything in a directory, which a server may have open, and changes nothing.
+pub fn verify_directory(
+    directory: &Path,
+    clock: &dyn Clock,
+    progress: &mut (dyn FnMut(AuditProgress) + Send),
+) -> Result<Result<AuditReport, StoreError>, OpenError> {
+    sqlite::read_directory(directory, clock, |reader| {
+        let mut report = AuditReport::default();
+        reader.check_files(&mut report, progress)?;
+        let of_queues = poll_once(queue::verify(reader, progress))??;
+        report.include(of_queues);
+        Ok(report)
+    })
 }
 
 /// Runs the calls of one transaction.
@@ -89,8 +108,15 @@ impl Work for QueueWork {
         call.adds_jobs()
     }
 
-    fn only_promotes(call: &Call) -> bool {
-        matches!(call.verb, Verb::Sweep(..) | Verb::NextDue(_) | Verb::Look(_))
+    fn only_promotes(&mut self, storage: &mut SqliteStorage<'_>, call: &Call) -> bool {
+        match &call.verb {
+            Verb::NextDue(_) | Verb::Look(_) => true,
+            Verb::Sweep(_, queues) => queues.iter().all(|queue| {
+                let ends = poll_once(sweep::ends_anything(storage, queue)).and_then(|ends| ends);
+                matches!(ends, Ok(false))
+            }),
+            _ => false,
+        }
     }
 
     /// Calls of one kind that came together are one call: verbs take many jobs at once.

@@ -10,6 +10,7 @@ mod disk;
 mod durability;
 mod failure;
 mod fences;
+mod integrity;
 mod options;
 mod pending;
 mod read;

@@ -47,8 +47,8 @@ pub trait Work: Send + 'static {
     /// Such calls are refused when the disk is nearly full.
     fn adds_jobs(call: &Self::Call) -> bool;
 
-    /// Such calls mostly write nothing that must reach the disk. A guess: what they write otherwise gets there too.
-    fn only_promotes(_: &Self::Call) -> bool {
+    /// Such calls write nothing that must reach the disk before it is seen. A guess: what they write otherwise gets there too.
+    fn only_promotes(&mut self, _: &mut SqliteStorage<'_>, _: &Self::Call) -> bool {
         false
     }
 
@@ -226,7 +226,10 @@ impl<'c, W: Work> Writer<'c, W> {
     ) -> Result<Vec<W::Answer>, Failure> {
         let now = lock(&self.setup.time).now(reading);
         let count = calls.len();
-        self.wait_for_disk(closing || !calls.iter().all(W::only_promotes))?;
+        self.storage.now = now;
+        let (work, storage) = (&mut self.work, &mut self.storage);
+        let only_promotes = calls.iter().all(|call| work.only_promotes(storage, call));
+        self.wait_for_disk(closing || !only_promotes)?;
         self.storage.begin(now)?;
         let ran = self.work.run(&mut self.storage, calls).and_then(|answers| {
             if closing {
