@@ -23,7 +23,7 @@ use item::{Chunk, Item};
 use std::collections::HashMap;
 
 /// Jobs and bytes of one batch: while an engine applies it, it does nothing else.
-const BATCH_JOBS: usize = 500;
+const BATCH_JOBS: usize = 100;
 const BATCH_BYTES: usize = 1 << 20;
 /// So often as one batch; from then on one batch for each job.
 const JOINT_ROUNDS: usize = 2;

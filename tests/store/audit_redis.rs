@@ -14,8 +14,8 @@ async fn audit(h: &Harness<RedisStore>) -> AuditReport {
     queue::verify(&mut h.store().storage().clone(), &mut |_| {}).await.unwrap()
 }
 
-/// What is found after this was done to the keys of a queue, in Lua: `key('r')` is the one of those that are ready, `one('r')`
-/// the first entry of it, and `number(id)` that of a job.
+/// What is found after this was done to the keys of a queue, in Lua: `key('ready')` is the one of those that are ready,
+/// `one('ready')` the first entry of it, `number(id)` that of a job, and `JOB_2313` the number of none.
 async fn after(queue: &str, lua: &str) -> AuditReport {
     let mut h: Harness<RedisStore> = Harness::new().await;
     one_of_everything(&mut h).await;
@@ -31,6 +31,13 @@ async fn after(queue: &str, lua: &str) -> AuditReport {
            local value = call('HGET', key(letter), one(letter))
            return call('HSET', key(letter), one(letter), string.sub(value, 1, -2))
          end
+         local totals = {{
+           enqueued = 0, completed = 1, purged = 9, cancelled = 10, retention_expired = 11, 
+           moved_in = 12, moved_out = 13 }}
+         local function add(total, count)
+           return call('HINCRBY', key('totals'), string.char(totals[total]), count)
+         end
+         local JOB_2313 = '\\0\\0\\0\\0\\9\\9'
          {lua}
          return 1"
     );
@@ -70,39 +77,41 @@ fn a_busy_store_in_a_cluster_is_clean() {
 #[test]
 fn a_job_that_is_nowhere_or_in_two_places_is_found() {
     run_in(Site::One, async |_: Harness<RedisStore>| {
-        let lost = after("q", "call('DEL', key('r'))").await;
+        let lost = after("q", "call('DEL', key('ready'))").await;
         assert_found(&lost, Check::Places, "(ready) is nowhere");
         assert_found(&lost, Check::Counts, "jobs and places for");
         assert_found(&lost, Check::Law, "2 jobs came in and are neither held nor accounted for");
-        let lost = after("kept", "call('DEL', key('z'))").await;
+        let lost = after("kept", "call('DEL', key('completed'))").await;
         assert_found(&lost, Check::Places, "(kept) is nowhere");
-        let twice = after("q", "call('ZADD', key('z'), 5, number('ready'))").await;
+        let twice = after("q", "call('ZADD', key('completed'), 5, number('ready'))").await;
         assert_found(&twice, Check::Places, "(ready) is in 2 places: READY, COMPLETED");
         let gone = after("dying", "call('HDEL', key('j'), number('dead-1'))").await;
-        assert_found(&gone, Check::Places, "a place in DEAD leads to job");
-        assert_found(&gone, Check::Places, "a death leads to job");
-        assert_found(&gone, Check::Indexes, "a part of the history leads to job");
-        assert_found(&gone, Check::Indexes, "progress leads to job");
-        assert_found(&gone, Check::Indexes, "an id leads to (dead-1), which is not there");
+        assert_found(&gone, Check::Places, "DEAD holds job");
+        assert_found(&gone, Check::Indexes, "a dead-letter record of job");
+        assert_found(&gone, Check::Indexes, "an attempt of job");
+        assert_found(&gone, Check::Indexes, "the history of job");
+        assert_found(&gone, Check::Indexes, "one id leads to job");
         let lease = after("q", "call('DEL', key('l'))").await;
-        assert_found(&lease, Check::Places, "a lease leads to job");
+        assert_found(&lease, Check::Places, "(out), LEASED: its lease is not there");
     });
 }
 
 #[test]
 fn a_place_that_nobody_would_look_in_is_found() {
     run_in(Site::One, async |_: Harness<RedisStore>| {
-        let level = after("q", "call('ZADD', key('r'), 5, one('r'))").await;
-        assert_found(&level, Check::Places, "its place in line is not that of its priority");
-        let tie = after("q", "call('ZADD', key('r'), 5, 'x' .. number('out'))").await;
-        assert_found(&tie, Check::Places, "a place in READY leads to job");
-        let death = after("dying", "call('ZADD', key('d'), 55, one('d'))").await;
-        assert_found(&death, Check::Places, "its place is not that of its death");
-        assert_found(&death, Check::Counts, "the next dead letter gets number 4, again");
-        let mark = after("dying", "call('DEL', key('v'))").await;
-        assert_found(&mark, Check::Places, "its mark of overflow is said twice");
-        let number = after("q", "call('HSET', key('s'), 'number', 999)").await;
-        assert_found(&number, Check::Indexes, "it has the number \"999\"");
+        let rank = "local member = one('ready')
+                    call('ZREM', key('ready'), member)
+                    call('ZADD', key('ready'), 0, '\\5' .. string.sub(member, 2))";
+        let rank = after("q", rank).await;
+        assert_found(&rank, Check::Places, "its position is not that of its priority");
+        let number = "local member = one('ready')
+                      call('ZADD', key('ready'), 0, string.sub(member, 1, 7) .. JOB_2313 .. '\\0')";
+        let number = after("q", number).await;
+        assert_found(&number, Check::Places, "READY holds job 2313, which is not there");
+        let death = after("dying", "call('ZADD', key('dead'), 55, one('dead'))").await;
+        assert_found(&death, Check::Places, "its position is not that of its death");
+        let overflow = after("dying", "call('DEL', key('overflow'))").await;
+        assert_found(&overflow, Check::Places, "DEAD: it is not in the order of deaths");
     });
 }
 
@@ -110,25 +119,27 @@ fn a_place_that_nobody_would_look_in_is_found() {
 fn counters_that_are_wrong_are_found() {
     run_in(Site::One, async |_: Harness<RedisStore>| {
         for counter in ["completed", "purged", "cancelled", "retention_expired"] {
-            let report = after("q", &format!("call('HINCRBY', key('s'), '{counter}', 2)")).await;
+            let report = after("q", &format!("add('{counter}', 2)")).await;
             assert_found(&report, Check::Law, "2 jobs are held or went out and never came in");
         }
-        for field in ["tally", "fails", "wins"] {
-            let lua = format!("call('HSET', key('s'), '{field}', 'rot')");
-            let report = after("q", &lua).await;
-            assert_found(&report, Check::Checksums, "what its breaker has counted is damaged");
-        }
-        let enqueued = after("q", "call('HINCRBY', key('s'), 'enqueued', 1)").await;
+        let outcomes = after("q", "call('HSET', key('o'), '', '\\1rotten')").await;
+        assert_found(
+            &outcomes,
+            Check::Checksums,
+            "what its breaker has counted is not what was written",
+        );
+        let enqueued = after("q", "add('enqueued', 1)").await;
         assert_eq!(enqueued.findings.len(), 1);
-        let moved =
-            "call('HINCRBY', key('s'), 'moved_in', 1) call('HINCRBY', key('s'), 'completed', 1)";
-        let moved = after("q", moved).await;
-        assert_found(&moved, Check::Law, "1 jobs moved out of queues and 2 into queues");
-        let types = after("dying", "call('HINCRBY', key('t'), 'Hopeless', 1)").await;
-        assert_found(&types, Check::Counts, "3 dead letters are counted by what they died of");
-        let types = "call('HINCRBY', key('t'), 'Hopeless', -1) call('HSET', key('t'), 'Other', 1)";
+        for counter in ["moved_in", "moved_out"] {
+            let moved = after("q", &format!("add('{counter}', 1)")).await;
+            assert_found(&moved, Check::Law, "1 jobs ");
+        }
+        let types = after("dying", "call('HINCRBY', key('types'), 'Hopeless', 1)").await;
+        assert_found(&types, Check::Counts, "3 dead letters are counted by type of error");
+        let types = "call('HINCRBY', key('types'), 'Hopeless', -1)
+                     call('HSET', key('types'), 'Other', 1)";
         let types = after("dying", types).await;
-        assert_found(&types, Check::Counts, "are said to have died of \"Other\", and 0 did");
+        assert_found(&types, Check::Counts, "are counted under \"Other\", and there are 0");
     });
 }
 
@@ -139,23 +150,24 @@ fn what_does_not_lead_to_its_job_is_found() {
         assert_found(&id, Check::Indexes, "(ready) cannot be found by its id");
         let key = after("q", "call('HDEL', key('k'), 'k-ready')").await;
         assert_found(&key, Check::Indexes, "(ready) cannot be found by its idempotency key");
-        let deadline = after("q", "call('DEL', key('e'))").await;
+        let deadline = after("q", "call('DEL', key('deadline'))").await;
         assert_found(&deadline, Check::Indexes, "(ready) cannot be found by its deadline");
         let id =
             after("q", "call('HSET', key('i'), 'another', call('HGET', key('i'), 'ready'))").await;
-        assert_found(&id, Check::Indexes, "an id leads to (another), wrongly");
+        assert_found(&id, Check::Indexes, "one id leads to job 1 (ready), wrongly");
         let key = "call('HSET', key('k'), 'another', call('HGET', key('k'), 'k-ready'))";
         let key = after("q", key).await;
-        assert_found(&key, Check::Indexes, "an idempotency key leads to (another), wrongly");
-        let key = after("q", "call('DEL', key('f'))").await;
-        assert_found(&key, Check::Indexes, "an idempotency key leads to (k-done), wrongly");
-        let deadline = after("q", "call('ZADD', key('e'), 5, 'nobody')").await;
-        assert_found(&deadline, Check::Indexes, "a deadline leads to job");
-        let attempts =
-            after("dying", "call('HDEL', key('h'), number('dead-1') .. '\\0\\0\\0\\1')").await;
+        assert_found(&key, Check::Indexes, "one idempotency key leads to job 1 (ready), wrongly");
+        let key = after("q", "call('DEL', key('finished'))").await;
+        let not_freed = "the idempotency key \"k-done\" would not be freed at its time";
+        assert_found(&key, Check::Indexes, not_freed);
+        let deadline = after("q", "call('ZADD', key('deadline'), 5, JOB_2313)").await;
+        let of_none = "one deadline leads to job 2313, which is not there";
+        assert_found(&deadline, Check::Indexes, of_none);
+        let attempts = after("dying", "call('HDEL', key('a'), number('dead-1') .. '\\1')").await;
         assert_found(&attempts, Check::Indexes, "1 attempts of job");
-        let body = after("q", "call('HSET', key('b'), 'nobody', 'body')").await;
-        assert_found(&body, Check::Indexes, "a body leads to job");
+        let body = after("q", "call('HSET', key('B'), JOB_2313, 'body')").await;
+        assert_found(&body, Check::Indexes, "a body of job 2313 is there without it");
     });
 }
 
@@ -164,16 +176,15 @@ fn bytes_that_rot_are_found() {
     run_in(Site::One, async |_: Harness<RedisStore>| {
         let record = after("kept", "rot('j')").await;
         assert_found(&record, Check::Checksums, "the record of job");
-        let body = after("q", "rot('b')").await;
+        let body = after("q", "rot('B')").await;
         assert_found(&body, Check::Checksums, "(ready) is not what was written");
-        let progress = after("dying", "rot('p')").await;
-        assert_found(&progress, Check::Checksums, "the progress of job");
-        let attempt = "local field = number('dead-1') .. '\\0\\0\\0\\1'
-                       call('HSET', key('h'), field, 'rotten')";
+        let history = after("dying", "rot('h')").await;
+        assert_found(&history, Check::Checksums, "the history of job");
+        let attempt = "call('HSET', key('a'), number('dead-1') .. '\\1', 'rotten')";
         assert_found(&after("dying", attempt).await, Check::Checksums, "one attempt of job");
-        let failure = "call('HSET', key('h'), number('dead-1') .. '0', 'rotten')";
+        let failure = "call('HSET', key('f'), number('dead-1') .. '\\0', 'rotten')";
         assert_found(&after("dying", failure).await, Check::Checksums, "one failure of job");
-        let result = after("kept", "rot('q')").await;
+        let result = after("kept", "rot('R')").await;
         assert_found(&result, Check::Checksums, "one result of job");
     });
 }
@@ -185,6 +196,6 @@ fn a_long_audit_tells_how_far_it_is() {
         let mut told = Vec::new();
         let mut tell = |progress: AuditProgress| told.push(progress.step);
         queue::verify(&mut h.store().storage().clone(), &mut tell).await.unwrap();
-        assert!(told.contains(&"jobs") && told.contains(&"an id"), "{told:?}");
+        assert!(told.contains(&"jobs") && told.contains(&"ids"), "{told:?}");
     });
 }
