@@ -165,8 +165,8 @@ store_test! {
         let totals = h.queue("dying").await.unwrap().totals;
         assert_eq!((totals.moved_in, totals.enqueued), (4, 0));
         let all = h.stats(None).await.unwrap();
-        assert_eq!(all.totals.moved_in, all.totals.moved_out);
-        assert_eq!(all.totals.enqueued, 15);
+        // They were enqueued elsewhere.
+        assert_eq!((all.totals.moved_in, all.totals.enqueued), (15, 0));
     }
 }
 
