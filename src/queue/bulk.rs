@@ -240,7 +240,7 @@ impl Call<'_> {
         chunk: Chunk,
     ) -> Result<Result<(), Overtaken>, StoreError> {
         let mut items = &chunk.items[..];
-        let (mut width, mut rounds) = (usize::MAX, 0);
+        let (mut width, mut rounds, mut passed) = (usize::MAX, 0, false);
         loop {
             let budget = Budget::new(self.progress.bytes, self.bulk.is_named());
             let stopped = match items.first() {
@@ -259,6 +259,7 @@ impl Call<'_> {
             self.journal.fence(&mut changes);
             let decisions = self.decide(store, cx, part, budget, &mut changes).await?;
             let rest = &items[decisions.len()..];
+            let passes = passed || decisions.iter().any(|it| it.fate == Fate::Passed);
             let mut next = self.progress.clone();
             if let Some(Item { letter: Some(letter), looked_at, .. }) =
                 items[..decisions.len()].last()
@@ -275,12 +276,17 @@ impl Call<'_> {
             } else if rest.is_empty() {
                 (next.left, next.looked_at) = (chunk.left, chunk.looked_at);
                 (next.has_more, last) = (chunk.has_more, chunk.last);
+                if passes && chunk.is_full {
+                    // Others take the places of those that are not there.
+                    (next.has_more, last) = (false, false);
+                }
             }
             // What is on its way is not finished.
             next.finished = last && next.moving.is_empty();
             match self.apply(store, cx, changes, next).await? {
                 Went::On => {
                     rounds = 0;
+                    passed = passes;
                     items = rest;
                     if !self.progress.moving.is_empty()
                         && self.complete_moves(store, cx, last).await?.is_err()

@@ -2,7 +2,9 @@
 
 use super::{
     context::{CallContext, Event, after_some, overtaken},
-    facts::{DeadFacts, JobFacts, LeaseFacts, QueueFacts, last_failure, failure_reads},
+    facts::{
+        DeadFacts, JobFacts, LeaseFacts, QueueFacts, failure_reads, last_failure, range,
+    },
     records::{self, LeaseTail},
     claim_requests as requests,
     settle,
@@ -167,6 +169,10 @@ async fn take<S: Storage>(
     let settings = cx.queue(queue);
     let mut most = most.min(gathering.room());
     let mut rounds = 0;
+    if gathering.claim.max_jobs == 0 {
+        gathering.shares[at].idle = Some(why_idle(store, cx, queue, &settings).await?);
+        return Ok(());
+    }
     while most > 0 {
         let Some(facts) = QueueFacts::remembered(store, queue, cx).await? else {
             let state = &mut gathering.shares[at];
@@ -250,6 +256,34 @@ async fn take<S: Storage>(
         most -= delivered;
     }
     Ok(())
+}
+
+/// Why nothing leaves the queue, to a claim that wants no jobs.
+async fn why_idle<S: Storage>(
+    store: &mut S,
+    cx: &CallContext<'_>,
+    queue: &QueueName,
+    settings: &QueueSettings,
+) -> Result<(IdleReason, Option<Timestamp>), StoreError> {
+    let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else {
+        return Ok((IdleReason::NoSuchQueue, None));
+    };
+    let now = store.now();
+    if facts.is_paused(now) {
+        return Ok((IdleReason::Paused, facts.queue.pause.as_ref().and_then(|pause| pause.until)));
+    }
+    match facts.breaker.gate(&settings.breaker, facts.probes.iter().copied(), now) {
+        Gate::Held { until } => return Ok((IdleReason::BreakerOpen, until)),
+        Gate::Limited { until } => return Ok((IdleReason::Limited, Some(until))),
+        Gate::All | Gate::Probes { .. } => {}
+    }
+    let reads = [range(Index::Scheduled, None, 1), range(Index::Retrying, None, 1)];
+    let found = store.read(queue, &reads).await?.unwrap_or_default();
+    let due = found.into_iter().flat_map(Found::entries).map(|entry| entry.score).min();
+    Ok(match due {
+        Some(at) => (IdleReason::NotDue, Some(Timestamp::from_millis(at))),
+        None => (IdleReason::Empty, None),
+    })
 }
 
 /// What may leave the queue now, or why nothing may.

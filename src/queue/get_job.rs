@@ -179,6 +179,7 @@ pub(crate) async fn heads<S: Reads>(
         if is_dead(*index) {
             reads.push(Read::Record(Table::Dead, RecordKey::Number(number)));
             reads.push(Read::Record(Table::Move, RecordKey::Number(number)));
+            reads.push(Read::Score(*index, Member::Number(number)));
         }
     }
     let Some(found) = store.read(queue, &reads).await? else {
@@ -235,12 +236,16 @@ impl Seen<'_> {
         let (lease, facts) = LeaseFacts::found(self.queue, number, &mut records.into_iter())?;
         let mut next = || found.next().and_then(Found::record);
         let (dead, mark) = if is_dead(self.index) { (next(), next()) } else { (None, None) };
+        let place = match is_dead(self.index) {
+            true => found.next().and_then(|found| found.score()),
+            false => None,
+        };
         let state = find::state_of(self.index);
         let is_leased = lease.is_some();
         let moved = match &facts.history {
             _ if is_leased != (state == State::Leased) || !facts.exists => true,
             _ if is_dead(self.index) => {
-                dead.as_ref().is_none_or(|dead| records::death_of(dead) != self.entry.score)
+                dead.is_none() || place != Some(self.entry.score)
             }
             Some(history) if state != State::Leased => {
                 history.whereabouts.state() == State::Dead

@@ -45,6 +45,9 @@ pub trait Host: Send + Sync + 'static {
     /// Store time.
     fn now(&self) -> Timestamp;
 
+    /// From now on calls come with these settings.
+    fn follow(&self, _: &Arc<Settings>) {}
+
     /// Takes a call; its answer goes to `reply` after the commit, and after its events were told.
     fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError>;
 
@@ -234,6 +237,7 @@ impl<H: Host> Queues<H> {
             !same
         };
         if changed {
+            self.host.follow(settings);
             let guarded = self.notifier.memory().guarded();
             if !guarded.is_empty() {
                 self.run(settings.clone(), 0, Verb::Look(guarded)).await?;

@@ -45,15 +45,17 @@ impl LetterFacts {
         let tables = [Table::Job, Table::History, Table::Dead, Table::Move];
         let of_letter = |letter: &DeadEntry| {
             let key = RecordKey::Number(letter.number);
-            tables.map(|table| Read::Record(table, key.clone()))
+            let place = Read::Score(letter.index, Member::Number(letter.number));
+            tables.map(|table| Read::Record(table, key.clone())).into_iter().chain([place])
         };
         let reads: Vec<_> = letters.iter().flat_map(of_letter).collect();
         let mut found = store.read(queue, &reads).await?.unwrap_or_default().into_iter();
-        let mut next = || found.next().and_then(Found::record);
         let mut facts = Vec::with_capacity(letters.len());
         for letter in letters {
+            let mut next = || found.next().and_then(Found::record);
             let (job, history, dead, moving) = (next(), next(), next(), next());
-            let same = dead.as_ref().is_some_and(|dead| records::death_of(dead) == letter.death);
+            let place = found.next().and_then(|found| found.score());
+            let same = dead.is_some() && place == Some(letter.death);
             let dead = dead.map(|it| records::readable(records::read_dead(&it))).transpose()?;
             facts.push(Self {
                 letter: *letter,

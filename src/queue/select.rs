@@ -166,12 +166,17 @@ pub(crate) async fn matching<S: Reads>(
     filter: &DeadFilter,
     letters: &[DeadEntry],
 ) -> Result<Vec<bool>, StoreError> {
-    let dead = |letter: &DeadEntry| Read::Record(Table::Dead, RecordKey::Number(letter.number));
-    let reads: Vec<_> = letters.iter().map(dead).collect();
-    let found = store.read(queue, &reads).await?.unwrap_or_default();
+    let dead = |letter: &DeadEntry| {
+        let record = Read::Record(Table::Dead, RecordKey::Number(letter.number));
+        [record, Read::Score(letter.index, Member::Number(letter.number))]
+    };
+    let reads: Vec<_> = letters.iter().flat_map(dead).collect();
+    let mut found = store.read(queue, &reads).await?.unwrap_or_default().into_iter();
     let mut matching = Vec::with_capacity(letters.len());
-    for (found, letter) in found.into_iter().zip(letters) {
-        matching.push(match found.record().filter(|it| records::death_of(it) == letter.death) {
+    for letter in letters {
+        let record = found.next().and_then(Found::record);
+        let place = found.next().and_then(|found| found.score());
+        matching.push(match record.filter(|_| place == Some(letter.death)) {
             Some(record) => {
                 let dead = records::readable(records::read_dead(&record))?.map(|(_, dead)| dead);
                 let reason = dead.as_ref().map_or(DeadReason::Corrupt, |dead| dead.reason);
@@ -180,7 +185,6 @@ pub(crate) async fn matching<S: Reads>(
             None => false,
         });
     }
-    matching.resize(letters.len(), false);
     let (of_job, of_failure) = (filter.asks_about_type(), filter.asks_about_failure());
     if !of_job && !of_failure {
         return Ok(matching);

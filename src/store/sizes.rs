@@ -4,7 +4,7 @@ use super::JobView;
 use crate::domain::{
     failure::Failure,
     ids::JobId,
-    job::{Progress, Spec},
+    job::Spec,
 };
 
 /// What a job adds to a reply beside its body and texts: queue, lease and times.
@@ -30,11 +30,7 @@ pub(crate) fn of_job(spec: &Spec) -> usize {
         + JOB_OVERHEAD_BYTES
 }
 
-/// And what it has been through.
-pub(crate) fn of_past(progress: &Progress, last_failure: Option<&Failure>) -> usize {
-    last_failure.map_or(0, of_failure) + progress.checkpoint.len()
-}
-
+/// And its last failure.
 pub(crate) fn of_failure(failure: &Failure) -> usize {
     failure.error_type.len() + failure.message.len() + failure.details.len() * DETAILS_GROWTH
 }

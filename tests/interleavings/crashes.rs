@@ -14,7 +14,7 @@ fn a_verb_that_dies_after_any_step_leaves_a_store_in_order() {
         for steps in 0..40 {
             let fixture = Fixture::new();
             let answers =
-                interleave(&fixture, &[verb], &mut Choices::default(), Some((0, steps)));
+                interleave(&fixture, &[verb], &mut Choices::default(), 0, Some((0, steps)));
             fixture.verify();
             runs += 1;
             if answers[0].is_some() {
@@ -48,7 +48,7 @@ fn a_verb_that_dies_at_any_step_beside_any_other_leaves_a_store_in_order() {
                 let fixture = Fixture::new();
                 let verbs = [first.1, second.1];
                 let mut choices = Choices::default();
-                let answers = interleave(&fixture, &verbs, &mut choices, Some((0, steps)));
+                let answers = interleave(&fixture, &verbs, &mut choices, 0, Some((0, steps)));
                 fixture.verify();
                 runs += 1;
                 if answers[0].is_some() {

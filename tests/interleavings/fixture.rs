@@ -22,7 +22,6 @@ use redrive::{
         Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share,
         Sweep, Unanswered, Which,
         memory::MemoryStorage,
-        storage::Reads,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -144,10 +143,6 @@ impl Fixture {
         let mut storage = self.storage.clone();
         let report = complete(queue::verify(&mut storage, &mut |_| {})).expect("the store is well");
         assert!(report.is_clean(), "{report:#?}");
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        self.storage.now()
     }
 }
 

@@ -46,11 +46,13 @@ store_test! {
         assert!(h.nack(lease, failed("E")).await.is_err());
         h.close().await;
         let database = rusqlite::Connection::open(h.database()).unwrap();
-        let mut tables = database
+        let tables: Vec<String> = database
             .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('store', 'queue')")
-            .unwrap();
-        let tables = tables.query_map([], |row| row.get::<_, String>(0)).unwrap();
-        let tables: Vec<_> = tables.map(Result::unwrap).collect();
+            .unwrap()
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
         assert!(tables.len() > 10, "{tables:?}");
         for table in tables {
             let rows: i64 = database

@@ -41,8 +41,8 @@ fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
     run(async |_: Harness<RedisStore>| {
         let large = "b".repeat(LARGE);
         for (body, letter, at, kept) in [
-            ("body", 'j', -4, "cody".to_owned()),
-            (large.as_str(), 'b', 0, format!("c{}", &large[1..])),
+            ("body", 'j', -8, "cody".to_owned()),
+            (large.as_str(), 'B', 0, format!("c{}", &large[1..])),
         ] {
             let h: Harness<RedisStore> = Harness::new().await;
             h.enqueue(job("q").id("bad").priority(5).body(body)).await;
@@ -62,11 +62,10 @@ fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
     });
 }
 
-/// The level at byte 4 and the size before it are for scripts: they change an order and a reply's length, no job.
 #[test]
 fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
     run(async |_: Harness<RedisStore>| {
-        for at in (5..45).chain([-5]) {
+        for at in (0..45).chain([-5]) {
             let h: Harness<RedisStore> = Harness::new().await;
             h.enqueue(job("q").priority(5)).await;
             flip(&h, 'j', at);
@@ -125,7 +124,7 @@ fn raw(h: &Harness<RedisStore>, command: &str, letter: &str, args: &[&[u8]]) {
 fn numbers_of_letters(h: &Harness<RedisStore>) -> Vec<Vec<u8>> {
     let client = redis::Client::open(redis_server::shared().address()).unwrap();
     let mut redis = client.get_connection().unwrap();
-    redis::cmd("ZRANGE").arg(h.place.key("q", "d")).arg(0).arg(-1).query(&mut redis).unwrap()
+    redis::cmd("ZRANGE").arg(h.place.key("q", "dead")).arg(0).arg(-1).query(&mut redis).unwrap()
 }
 
 /// The ids of all dead letters, read in pages of this size.
@@ -166,7 +165,7 @@ fn letters_whose_place_is_not_that_of_their_death_are_all_found_and_only_once() 
             for limit in [1, 2, 3, 100] {
                 let h = with_letters().await;
                 for (number, place) in numbers_of_letters(&h).iter().zip(places) {
-                    raw(&h, "ZADD", "d", &[place.as_bytes(), number]);
+                    raw(&h, "ZADD", "dead", &[place.as_bytes(), number]);
                 }
                 let ids = listed(&h, limit).await;
                 // A place that no number can be may be beyond the end, but is no place to stay at.
@@ -195,7 +194,7 @@ fn letters_without_a_record_of_their_death_are_passed_over() {
             for limit in [1, 2, 100] {
                 let h = with_letters().await;
                 for number in &numbers_of_letters(&h)[lost.clone()] {
-                    raw(&h, "HDEL", "g", &[number]);
+                    raw(&h, "HDEL", "d", &[number]);
                 }
                 assert_eq!(listed(&h, limit).await, left, "{lost:?} are lost, pages of {limit}");
                 let purging = h.purge(purge_of("q", oldest(limit)));

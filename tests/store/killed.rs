@@ -12,8 +12,10 @@ use redrive::{
 use std::collections::HashSet;
 
 /// The calls take this many of them; the rest is what they must not touch.
-const DEAD: usize = 150;
-const TAKEN: usize = 120;
+const DEAD: usize = 1_100;
+const TAKEN: usize = 1_000;
+/// Jobs of one call that buries or claims.
+const AT_ONCE: usize = 100;
 
 fn request() -> Option<RequestId> {
     Some(RequestId { id: "r".into(), asked: [1; 32] })
@@ -73,15 +75,17 @@ impl Scene {
 }
 
 async fn bury(server: &One) {
-    let added = server.store.enqueue(server.ask(), vec![job("q"); DEAD]).await.unwrap();
-    assert!(added.iter().all(Result::is_ok));
-    let jobs = server.claim("q", DEAD).await;
-    let nacks = jobs.iter().map(|job| Nack {
-        lease: job.delivery.lease.clone(),
-        ending: permanent(),
-        checkpoint: String::new(),
-    });
-    server.settle(Settlements { nacks: nacks.collect(), ..Settlements::default() }).await;
+    for _ in 0..DEAD / AT_ONCE {
+        let added = server.store.enqueue(server.ask(), vec![job("q"); AT_ONCE]).await.unwrap();
+        assert!(added.iter().all(Result::is_ok));
+        let jobs = server.claim("q", AT_ONCE).await;
+        let nacks = jobs.iter().map(|job| Nack {
+            lease: job.delivery.lease.clone(),
+            ending: permanent(),
+            checkpoint: String::new(),
+        });
+        server.settle(Settlements { nacks: nacks.collect(), ..Settlements::default() }).await;
+    }
 }
 
 fn check_requeue(namespace: &'static str, target: Option<&str>) {
@@ -96,8 +100,14 @@ fn check_requeue(namespace: &'static str, target: Option<&str>) {
         assert_eq!((done.skipped.len(), done.has_more), (0, true));
         let again = server.store.requeue(server.ask(), requeue.clone()).await.unwrap().unwrap();
         assert_eq!(done, again);
-        let jobs = server.claim(target.unwrap_or("q"), DEAD).await;
-        let claimed: HashSet<JobId> = jobs.iter().map(|job| job.spec.id.clone()).collect();
+        let mut claimed: HashSet<JobId> = HashSet::new();
+        loop {
+            let jobs = server.claim(target.unwrap_or("q"), AT_ONCE).await;
+            if jobs.is_empty() {
+                break;
+            }
+            claimed.extend(jobs.iter().map(|job| job.spec.id.clone()));
+        }
         assert_eq!(claimed, done.ids.iter().cloned().collect());
         done.ids
     });

@@ -425,7 +425,14 @@ prop_state_machine! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_embedded_store_and_the_model_agree(sequential 10..70 => EmbeddedMachine);
+    fn the_sqlite_store_and_the_model_agree(sequential 10..70 => SqliteMachine);
+}
+
+prop_state_machine! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_memory_store_and_the_model_agree(sequential 10..70 => MemoryMachine);
 }
 
 // Every look goes to another process: fewer stories take as long.
@@ -454,6 +461,7 @@ prop_state_machine! {
     fn the_redis_store_on_a_cluster_and_the_model_agree(sequential 10..70 => ClusterMachine);
 }
 
-type EmbeddedMachine = Machine<SqliteStore, false>;
+type SqliteMachine = Machine<SqliteStore, false>;
+type MemoryMachine = Machine<MemoryStore, false>;
 type RedisMachine = Machine<RedisStore, false>;
 type ClusterMachine = Machine<RedisStore, true>;

@@ -348,6 +348,31 @@ fn servers_whose_files_differ_say_so_until_they_agree_or_are_gone() {
     });
 }
 
+/// What the first step of a move from `from` to `to` writes: since `due` it is for any server to complete.
+fn begin_move(server: &Server, namespace: &str, number: u64, due: Timestamp) {
+    let (due, number) = (due.millis(), &number.to_be_bytes()[2..]);
+    let (format, begun, keep_attempts, death) = (1, 1, 0, 1);
+    let mut record = vec![format, begun];
+    record.extend_from_slice(&due.to_be_bytes()[2..]);
+    record.extend_from_slice(b"\x02to");
+    record.extend_from_slice(&[keep_attempts, death]);
+    record.extend_from_slice(&crc32c::crc32c(&record).to_le_bytes());
+    let mut redis = redis::Client::open(server.address()).unwrap().get_connection().unwrap();
+    let start = format!("{namespace}:{{from}}");
+    redis::pipe()
+        .atomic()
+        .cmd("HSET")
+        .arg(format!("{start}:m"))
+        .arg(number)
+        .arg(record)
+        .cmd("ZADD")
+        .arg(format!("{start}:expires"))
+        .arg(due)
+        .arg([b"m", number].concat())
+        .exec(&mut redis)
+        .unwrap();
+}
+
 /// Step one of a move is done, and its server is gone.
 #[test]
 fn a_move_that_a_server_left_half_done_is_completed_by_another() {
@@ -357,16 +382,7 @@ fn a_move_that_a_server_left_half_done_is_completed_by_another() {
         let jobs = a.claim("from", 1).await;
         a.nack(&jobs, "Timeout").await;
         let number = jobs[0].delivery.lease.number;
-        let mut bound = vec![0];
-        bound.extend_from_slice(&1u64.to_be_bytes());
-        bound.extend_from_slice(b"to");
-        let mut redis = redis::Client::open(server.address()).unwrap().get_connection().unwrap();
-        redis::cmd("HSET")
-            .arg(format!("{namespace}:{{from}}:m"))
-            .arg(&number.to_be_bytes()[2..])
-            .arg(bound)
-            .exec(&mut redis)
-            .unwrap();
+        begin_move(server, &namespace, number, a.store.now());
         let here = a.job("x").await;
         assert_eq!((here.len(), here[0].queue.as_str(), here[0].state), (1, "from", State::Dead));
         // Nobody else can have it meanwhile.

@@ -19,6 +19,8 @@ pub(super) struct Chunk {
     pub(super) looked_at: u64,
     pub(super) has_more: bool,
     pub(super) last: bool,
+    /// It is the last because there are as many as the call may take.
+    pub(super) is_full: bool,
 }
 
 impl Bulk<'_> {
@@ -64,7 +66,8 @@ impl Bulk<'_> {
                     }
                 }
                 let looked_at_all = chunk.looked_at >= search.look_at as u64;
-                chunk.last = !left_over || chunk.items.len() == limit || looked_at_all;
+                chunk.is_full = chunk.items.len() == limit && left_over && !looked_at_all;
+                chunk.last = !left_over || chunk.is_full || looked_at_all;
                 chunk.has_more = chunk.last && left_over;
                 Ok(chunk)
             }
@@ -105,7 +108,8 @@ impl Bulk<'_> {
             let looked_at = chunk.looked_at;
             chunk.items.push(Item { named: None, letter: Some(letter), looked_at });
         }
-        chunk.last = !more || chunk.items.len() == limit;
+        chunk.is_full = chunk.items.len() == limit && more;
+        chunk.last = !more || chunk.is_full;
         chunk.has_more = chunk.last && more;
         Ok(chunk)
     }
@@ -129,6 +133,6 @@ impl Bulk<'_> {
 impl Chunk {
     fn new(progress: &BulkProgress) -> Self {
         let (left, looked_at) = (progress.left, progress.looked_at);
-        Self { items: Vec::new(), left, looked_at, has_more: false, last: false }
+        Self { items: Vec::new(), left, looked_at, has_more: false, last: false, is_full: false }
     }
 }

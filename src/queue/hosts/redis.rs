@@ -8,7 +8,7 @@ use crate::{
         Viewed,
     },
     store::{
-        Health, Listener, StoreError,
+        Health, Listener, Settlements, StoreError, Unanswered,
         redis::{Hint, OpenError, Options, RedisStorage, Subscription},
         storage::Reads,
     },
@@ -130,10 +130,8 @@ impl Shared {
     /// The other servers are told of the settings that this one uses.
     fn follow(&self, settings: &Arc<Settings>) {
         let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::ptr::eq(known.as_ptr(), Arc::as_ptr(settings)) {
-            *known = Arc::downgrade(settings);
-            self.storage.join(settings.digest());
-        }
+        *known = Arc::downgrade(settings);
+        self.storage.join(settings.digest());
     }
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, StoreError> {
@@ -153,7 +151,17 @@ impl Shared {
     ) -> Result<queue::Answer, StoreError> {
         let mut storage = self.storage.clone();
         let mut cx = CallContext::new(settings, seed, self.notifier.memory(), self.limits);
-        let answer = queue::run(&mut storage, &mut cx, verb).await;
+        let (confirmed, request_id) = (Confirmed::of(&verb), request_id(&verb));
+        let mut answer = queue::run(&mut storage, &mut cx, verb).await;
+        if answer.is_ok()
+            && let Err(error) = storage.confirm_reads(|queue| confirmed.has(queue)).await
+        {
+            if let Ok(queue::Answer::Claim(Some(claimed))) = &answer {
+                let claim = Unanswered::new(&claimed.jobs, claimed.answer, &request_id);
+                self.notifier.undelivered(claim, claimed.now);
+            }
+            answer = Err(error);
+        }
         for event in &cx.events {
             if let Event::CancelRequested(lease) = event {
                 // Its worker may wait at another server; a message that is lost is made up for by the next Extend.
@@ -170,10 +178,7 @@ impl Shared {
     /// The queue of a settlement, and whether it has nacks. None: it concerns several queues.
     fn join_key(call: &Call) -> Option<(QueueName, bool)> {
         let Verb::Settle(items) = &call.verb else { return None };
-        let acks = items.acks.iter().map(|ack| &ack.lease);
-        let nacks = items.nacks.iter().map(|nack| &nack.lease);
-        let extends = items.extends.iter().map(|extend| &extend.lease);
-        let mut queues = acks.chain(nacks).chain(extends).map(|lease: &Lease| &lease.queue);
+        let mut queues = leases(items).map(|lease| &lease.queue);
         let first = queues.next()?;
         queues.all(|queue| queue == first).then(|| (first.clone(), !items.nacks.is_empty()))
     }
@@ -257,6 +262,63 @@ impl Shared {
     }
 }
 
+/// Which queues an answer speaks of: what was found in them must be as durable as what is written. A call that is said again
+/// finds what it did the first time, which may not have been confirmed.
+enum Confirmed {
+    All,
+    None,
+    These(Vec<QueueName>),
+}
+
+impl Confirmed {
+    fn of(verb: &Verb) -> Self {
+        match verb {
+            Verb::Enqueue(_)
+            | Verb::Settle(_)
+            | Verb::Requeue(_)
+            | Verb::Purge(_)
+            | Verb::Pause(..)
+            | Verb::SetBreaker(..)
+            | Verb::Cancel(..)
+            | Verb::RunNow(..)
+            | Verb::Import(_) => Self::All,
+            Verb::Claim(claim) => Self::These(leases(&claim.settle).map(queue_of).collect()),
+            Verb::Undelivered(_)
+            | Verb::Sweep(..)
+            | Verb::NextDue(_)
+            | Verb::Look(_)
+            | Verb::Forget(_)
+            | Verb::Breakers(_) => Self::None,
+        }
+    }
+
+    fn has(&self, queue: &QueueName) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::These(queues) => queues.contains(queue),
+        }
+    }
+}
+
+fn queue_of(lease: &Lease) -> QueueName {
+    lease.queue.clone()
+}
+
+fn leases(items: &Settlements) -> impl Iterator<Item = &Lease> {
+    let acks = items.acks.iter().map(|ack| &ack.lease);
+    let nacks = items.nacks.iter().map(|nack| &nack.lease);
+    let extends = items.extends.iter().map(|extend| &extend.lease);
+    acks.chain(nacks).chain(extends)
+}
+
+fn request_id(verb: &Verb) -> String {
+    match verb {
+        Verb::Claim(claim) => claim.request_id.clone(),
+        _ => String::new(),
+    }
+}
+
 async fn settle_joined(shared: Arc<Shared>, key: (QueueName, bool)) {
     while let Some(joined) = shared.next_joined(&key) {
         let mut parts = Vec::with_capacity(joined.len());
@@ -302,9 +364,12 @@ impl Host for RedisHost {
         self.shared.storage.now()
     }
 
+    fn follow(&self, settings: &Arc<Settings>) {
+        self.shared.follow(settings);
+    }
+
     fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError> {
         let permit = self.shared.permit()?;
-        self.shared.follow(&call.settings);
         if let Some(key) = Shared::join_key(&call) {
             self.shared.settle(key, Waiting { call, reply, permit });
             return Ok(());

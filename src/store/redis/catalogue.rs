@@ -113,6 +113,10 @@ impl Core {
         if self.catalogue.known(name).is_some() {
             return Ok(true);
         }
+        // One that another server has registered is found by a read.
+        if self.read_part(name, &[]).await?.is_some() {
+            return Ok(true);
+        }
         for _ in 0..ROUNDS_MAX {
             let fresh = format!("{:016x}", env::random::<u64>());
             let args = vec![name.as_str().into(), (max as u64).into(), fresh.as_str().into()];

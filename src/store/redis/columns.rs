@@ -21,7 +21,7 @@ const COLUMN_MAX: usize = 4_000;
 /// Of each index, in one script.
 pub(super) const PROMOTED_MAX: usize = 1_000;
 /// Scores are doubles, which hold whole numbers up to this one. Times and numbers of jobs have 48 bits.
-const SCORE_MAX: u64 = 1 << 53;
+pub(super) const SCORE_MAX: u64 = 1 << 53;
 
 pub(super) fn score(score: u64) -> Arg {
     score.min(SCORE_MAX).into()
@@ -230,7 +230,7 @@ fn answer(read: &Read, value: Value) -> Replied<Answer> {
             let mut entries = Vec::with_capacity(found.left() / 2);
             while found.left() > 0 {
                 let member = Member::read(*index, &found.bytes()?.unwrap_or_default());
-                let score = found.score()?.unwrap_or_default();
+                let score = found.score_up()?;
                 entries.push(Entry { score, member: member.ok_or_else(unexpected)? });
             }
             if *reverse {

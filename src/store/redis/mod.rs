@@ -30,9 +30,12 @@ use crate::{
 use catalogue::Catalogue;
 use connection::{ConnectionOptions, Redis};
 use clock::StoreTime;
-use keys::{Key, Namespace};
+use keys::Namespace;
 use membership::{HEARTBEAT, Membership};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 use storage::ScanKeys;
 use store_state::StoreState;
 use tokio::task::AbortHandle;
@@ -80,6 +83,8 @@ pub struct RedisStorage {
     /// What the servers were when the store was opened.
     found: Arc<Found>,
     scan: Option<ScanKeys>,
+    /// Queues that this handle has read from since it last wrote to them, where writes are confirmed.
+    unconfirmed: HashSet<QueueName>,
     _heartbeat: Option<Arc<Heartbeat>>,
 }
 
@@ -144,7 +149,7 @@ impl RedisStorage {
             return Err(core.halted().map_or_else(|| unfit(error), OpenError::Refused));
         }
         let heartbeat = core.options.heartbeat.then(|| Arc::new(Heartbeat::start(core.clone())));
-        Ok(Self { core, found, scan: None, _heartbeat: heartbeat })
+        Ok(Self { core, found, scan: None, unconfirmed: HashSet::new(), _heartbeat: heartbeat })
     }
 
     /// The connections: health, warnings and outages.
@@ -200,10 +205,5 @@ impl RedisStorage {
     /// That servers have different settings, if they do.
     pub fn warning(&self) -> Option<String> {
         self.core.membership.warning()
-    }
-
-    /// Waits until what was read of a queue is as durable as the operator asks.
-    pub async fn confirm(&self, queue: &QueueName) -> Result<(), StoreError> {
-        self.core.redis.confirm(&self.core.names.key(queue, Key::State)).await
     }
 }

@@ -1,5 +1,6 @@
 //! Reading what scripts reply. A reply that is not what its script says is an unknown outcome.
 
+use super::columns::SCORE_MAX;
 use crate::{domain::time::Timestamp, store::StoreError};
 use bytes::Bytes;
 use redis::Value;
@@ -53,15 +54,24 @@ impl Reply {
         String::from_utf8(bytes.into()).map_err(|_| unexpected())
     }
 
-    /// As Redis formats a score.
+    /// As Redis formats a score. None: nil, or one that no entry has.
     pub(super) fn score(&mut self) -> Read<Option<u64>> {
+        let whole = |score: &f64| score.fract() == 0.0 && (0.0..=SCORE_MAX as f64).contains(score);
+        Ok(self.double()?.filter(whole).map(|score| score as u64))
+    }
+
+    /// Of an entry in a range: one that is damaged is passed by whatever goes on behind it.
+    pub(super) fn score_up(&mut self) -> Read<u64> {
+        Ok(self.double()?.unwrap_or_default().ceil() as u64)
+    }
+
+    fn double(&mut self) -> Read<Option<f64>> {
         match self.value()? {
             Value::Nil => Ok(None),
-            Value::Double(score) => Ok(Some(score as u64)),
+            Value::Double(score) => Ok(Some(score)),
             Value::BulkString(text) => {
-                let score =
-                    std::str::from_utf8(&text).ok().and_then(|text| text.parse::<f64>().ok());
-                score.map(|score| Some(score as u64)).ok_or_else(unexpected)
+                let score = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+                score.map(Some).ok_or_else(unexpected)
             }
             _ => Err(unexpected()),
         }

@@ -14,7 +14,10 @@ use crate::{
     domain::{ids::QueueName, time::Timestamp},
     store::{
         StoreError,
-        redis::connection::{Arg, Script},
+        redis::{
+            Durability,
+            connection::{Arg, Script},
+        },
         storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken},
     },
 };
@@ -80,7 +83,7 @@ impl Core {
         vec![queue.generation.as_str().into(), self.time.now().millis().into(), expected]
     }
 
-    async fn read_part(
+    pub(super) async fn read_part(
         &self,
         name: &QueueName,
         reads: &[Read],
@@ -141,6 +144,26 @@ impl Core {
 }
 
 impl RedisStorage {
+    /// What was found in a queue may be another server's, and not confirmed yet.
+    fn note_read(&mut self, queue: &QueueName) {
+        let confirms = self.core.options.connection.durability != Durability::Primary;
+        if confirms && !self.unconfirmed.contains(queue) {
+            self.unconfirmed.insert(queue.clone());
+        }
+    }
+
+    /// Waits until all that this handle has found in these queues is as durable as the operator asks: that of a queue that it has
+    /// written to since is.
+    pub async fn confirm_reads(
+        &mut self,
+        of: impl Fn(&QueueName) -> bool,
+    ) -> Result<(), StoreError> {
+        for queue in self.unconfirmed.drain().filter(of) {
+            self.core.redis.confirm(&self.core.names.key(&queue, Key::State)).await?;
+        }
+        Ok(())
+    }
+
     /// A page of records by key.
     async fn scan(
         &mut self,
@@ -194,6 +217,7 @@ impl Reads for RedisStorage {
         reads: &[Read],
     ) -> Result<Option<Vec<Found>>, StoreError> {
         self.core.readable()?;
+        self.note_read(queue);
         let mut all = Vec::with_capacity(reads.len());
         // Whether there is such a queue is an answer, too.
         let parts = reads.chunks(READS_MAX).chain(reads.is_empty().then_some(reads));
@@ -245,8 +269,9 @@ impl Reads for RedisStorage {
 
 impl Storage for RedisStorage {
     async fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Result<Applied, StoreError> {
-        let core = &self.core;
+        let core = self.core.clone();
         core.writable()?;
+        let name = queue;
         let columns = Columns::of_batch(batch);
         let args = |queue: &Queue| {
             let mut args = core.lib_args(queue, columns.promotes());
@@ -257,12 +282,21 @@ impl Storage for RedisStorage {
         let done = core.run(queue, &APPLY, columns.keys(), args).await?;
         let Some((queue, first, mut reply)) = done else { return Ok(Applied::NoQueue) };
         match first {
-            DONE => columns.done(&mut reply).map(Applied::Done),
+            DONE => {
+                // Its confirmation is that of all before it.
+                if !batch.writes.is_empty() {
+                    self.unconfirmed.remove(name);
+                }
+                columns.done(&mut reply).map(Applied::Done)
+            }
             TIME_IS_OFF => {
                 core.sample_time(&queue).await?;
                 Ok(Applied::Changed(Vec::new()))
             }
-            _ => columns.changed(batch, &mut reply),
+            _ => {
+                self.note_read(name);
+                columns.changed(batch, &mut reply)
+            }
         }
     }
 
