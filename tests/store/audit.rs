@@ -155,7 +155,7 @@ fn a_place_that_nobody_would_look_in_is_found() {
         assert_found(&tag, Check::Places, "whether it has a history is said twice");
         let death = format!("UPDATE entry SET score = 55 WHERE {}", is(Index::Dead));
         assert_found(&after(&death).await, Check::Places, "its position is not that of its death");
-        let elsewhere = "UPDATE history SET record = (SELECT record FROM history JOIN dead USING (number)) \
+        let elsewhere = "UPDATE history SET record = (SELECT record FROM history WHERE number = (SELECT number FROM dead)) \
                          WHERE number = (SELECT number FROM result)";
         let elsewhere = after(elsewhere).await;
         assert_found(&elsewhere, Check::Places, "(kept), COMPLETED: its history says");

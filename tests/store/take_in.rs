@@ -164,6 +164,9 @@ store_test! {
         }
         let totals = h.queue("dying").await.unwrap().totals;
         assert_eq!((totals.moved_in, totals.enqueued), (4, 0));
+        let all = h.stats(None).await.unwrap();
+        // They were enqueued elsewhere.
+        assert_eq!((all.totals.moved_in, all.totals.enqueued), (15, 0));
     }
 }
 
