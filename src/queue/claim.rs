@@ -22,7 +22,7 @@ use crate::{
     store::{
         Claim, Claimed, Delivered, Idle, IdleReason, Share, StoreError,
         storage::{
-            Applied, Fence, Found, Index, LeaseTemplate, Len, Probes, Read, RecordKey, Rule,
+            Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, Probes, Read, RecordKey, Rule,
             Storage, Table, Take, Taken, TakenJob, Write, flag,
         },
     },
@@ -95,6 +95,8 @@ struct Gathering<'a> {
 struct ShareState {
     /// There is nothing more to take.
     exhausted: bool,
+    /// What was due when it was first asked is ready.
+    promoted: bool,
     idle: Option<(IdleReason, Option<Timestamp>)>,
     /// Ready jobs that are left, where it was looked at.
     ready: Option<u64>,
@@ -120,11 +122,11 @@ async fn gather<S: Storage>(
     let claim = gathering.claim;
     // Each queue has its share first, then those that have more.
     for (at, share) in claim.shares.iter().enumerate() {
-        take(store, cx, at, share.first, PROMOTIONS_MAX, gathering).await?;
+        take(store, cx, at, share.first, gathering).await?;
     }
     for at in 0..claim.shares.len() {
         if !gathering.shares[at].exhausted {
-            take(store, cx, at, usize::MAX, 0, gathering).await?;
+            take(store, cx, at, usize::MAX, gathering).await?;
         }
     }
     if gathering.out.jobs.is_empty() {
@@ -162,7 +164,6 @@ async fn take<S: Storage>(
     cx: &mut CallContext<'_>,
     at: usize,
     most: usize,
-    mut promote: usize,
     gathering: &mut Gathering<'_>,
 ) -> Result<(), StoreError> {
     let queue = &gathering.claim.shares[at].queue;
@@ -206,7 +207,7 @@ async fn take<S: Storage>(
             jobs: asked,
             bytes: gathering.claim.max_bytes.saturating_sub(gathering.bytes),
             first_fits: gathering.out.jobs.is_empty(),
-            promote,
+            promote: if gathering.shares[at].promoted { 0 } else { PROMOTIONS_MAX },
             lease: LeaseTemplate {
                 started_at: now,
                 expires_at: now.after(duration),
@@ -228,7 +229,7 @@ async fn take<S: Storage>(
             cx.memory.forget_facts(queue);
             continue;
         }
-        promote = 0;
+        gathering.shares[at].promoted = true;
         if let Some(due) = taken.next_due {
             cx.job_due(queue, due);
         }
@@ -272,10 +273,14 @@ async fn why_idle<S: Storage>(
     if facts.is_paused(now) {
         return Ok((IdleReason::Paused, facts.queue.pause.as_ref().and_then(|pause| pause.until)));
     }
-    match facts.breaker.gate(&settings.breaker, facts.probes.iter().copied(), now) {
-        Gate::Held { until } => return Ok((IdleReason::BreakerOpen, until)),
-        Gate::Limited { until } => return Ok((IdleReason::Limited, Some(until))),
-        Gate::All | Gate::Probes { .. } => {}
+    let gate = facts.breaker.gate(&settings.breaker, facts.probes.iter().copied(), now);
+    if let Gate::Held { until } = gate {
+        return Ok((IdleReason::BreakerOpen, until));
+    }
+    let writes = vec![Write::Promote(PROMOTIONS_MAX)];
+    store.apply(queue, &Batch { writes, ..Batch::default() }).await?;
+    if let Gate::Limited { until } = gate {
+        return Ok((IdleReason::Limited, Some(until)));
     }
     let reads = [range(Index::Scheduled, None, 1), range(Index::Retrying, None, 1)];
     let found = store.read(queue, &reads).await?.unwrap_or_default();

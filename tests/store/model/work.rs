@@ -136,13 +136,18 @@ impl Model {
             };
         }
         let (mut jobs, mut dead) = (Vec::new(), Vec::new());
-        for &(queue, _) in shares {
-            self.promote(Some(queue));
-        }
         let rounds =
             shares.iter().copied().chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
         for (queue, most) in rounds {
             let mut given = 0;
+            let is_asked = max_jobs == 0 || jobs.len() < max_jobs && most > 0;
+            let is_held = matches!(
+                self.idle(queue).0,
+                IdleReason::NoSuchQueue | IdleReason::Paused | IdleReason::BreakerOpen
+            );
+            if is_asked && !is_held {
+                self.promote(Some(queue));
+            }
             while jobs.len() < max_jobs
                 && given < most
                 && !self.is_paused(queue)
