@@ -13,10 +13,7 @@ use crate::{
     env::SystemClock,
     queue::{self, hosts::sqlite::verify_directory},
     serve,
-    store::{
-        AuditProgress, AuditReport, StoreError, redis,
-        sqlite::OpenError,
-    },
+    store::{AuditProgress, AuditReport, StoreError, redis, sqlite::OpenError},
 };
 use clap::{
     Args, CommandFactory, Parser, Subcommand,

@@ -18,10 +18,9 @@ use crate::{
     store::{
         BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery,
         DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued, JobPage, JobQuery, JobRefused,
-        JobView, NewPause, Newcomers, Purge, PurgeRefused, Purged, QueueRefused, QueueView, Refused,
-        Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, StoreError, Sweep, Swept,
-        TakenIn, Unanswered,
-        sizes,
+        JobView, NewPause, Newcomers, Purge, PurgeRefused, Purged, QueueRefused, QueueView,
+        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, StoreError, Sweep,
+        Swept, TakenIn, Unanswered, sizes,
         storage::{Reads, Storage},
     },
 };
@@ -221,8 +220,12 @@ pub async fn run<S: Storage>(
         Verb::SetBreaker(name, order) => {
             Answer::SetBreaker(breakers::set_breaker(store, cx, &name, &order).await?)
         }
-        Verb::Cancel(id, queue) => Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref()).await?),
-        Verb::RunNow(id, queue) => Answer::RunNow(cancel::run_now(store, cx, &id, queue.as_ref()).await?),
+        Verb::Cancel(id, queue) => {
+            Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref()).await?)
+        }
+        Verb::RunNow(id, queue) => {
+            Answer::RunNow(cancel::run_now(store, cx, &id, queue.as_ref()).await?)
+        }
         Verb::Import(newcomers) => Answer::Import(copy::import(store, cx, newcomers).await?),
     })
 }

@@ -24,20 +24,12 @@ use std::sync::Arc;
 const ROUNDS_MAX: usize = 50;
 
 /// The breaker has changed: its record, and a version that no server has yet. `facts` are those after the batch.
-pub(crate) fn put_breaker(
-    changes: &mut Changes,
-    facts: &mut QueueFacts,
-    cx: &mut CallContext<'_>,
-) {
+pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, cx: &mut CallContext<'_>) {
     if epoch(&facts.breaker) != facts.version.epoch {
         facts.probes.clear();
     }
     facts.version = cx.new_version(&facts.breaker);
-    changes.put(
-        Table::Breaker,
-        RecordKey::Group(NO_GROUP),
-        records::breaker(&facts.breaker),
-    );
+    changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&facts.breaker));
     changes.put(
         Table::Version,
         RecordKey::Group(NO_GROUP),

@@ -13,14 +13,12 @@ use super::{
 use crate::{
     domain::{ids::QueueName, time::Timestamp},
     store::{
-        Claim, Delivered, REPLY_KEPT, StoreError,
-        storage::{
-            Applied, Entry, Found, Index, Member, Read, RecordKey, Storage, Table,
-        },
+        Claim, Delivered, REPLY_KEPT, Share, StoreError,
+        storage::{Applied, Entry, Found, Index, Member, Read, RecordKey, Storage, Table},
     },
 };
 use bytes::Bytes;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// A server that works on a claim for longer has died.
 const ABANDONED_AFTER: Duration = Duration::from_secs(5);
@@ -95,10 +93,11 @@ pub(crate) async fn begin_claim<S: Storage>(
     }
     let key = request_key(claim);
     let reads = [Read::Record(Table::Request, key.clone())];
-    // The record stands in the first queue that there is; the same claim names the same queues.
-    for share in &claim.shares {
-        loop {
-            let Some(found) = store.read(&share.queue, &reads).await? else { break };
+    loop {
+        // The record stands in one of the queues; the same request may name them in another order.
+        let mut home: Option<(&QueueName, Option<Bytes>)> = None;
+        for Share { queue, .. } in &claim.shares {
+            let Some(found) = store.read(queue, &reads).await? else { continue };
             let raw = found.into_iter().next().and_then(Found::record);
             let known = raw.as_deref().map(|it| records::readable(decode(it))).transpose()?;
             let now = store.now();
@@ -115,21 +114,24 @@ pub(crate) async fn begin_claim<S: Storage>(
                     return Ok(ClaimBegun::Answered(live));
                 }
             }
-            let duration =
-                claim.lease_duration.unwrap_or(cx.settings.queue(&share.queue).lease_duration);
-            let expires_at = now.after(duration.max(REPLY_KEPT));
-            let record = encode(&RequestRecord { begun_at: now, leases: None, expires_at });
-            let mut changes = Changes::default();
-            changes.fence(record_fence(Table::Request, key.clone(), raw.as_ref()));
-            changes.put(Table::Request, key.clone(), record.clone());
-            changes.insert(Index::Expires, expiry(&key, expires_at));
-            if let Applied::Done(_) = store.apply(&share.queue, &changes.batch()).await? {
-                let queue = share.queue.clone();
-                return Ok(ClaimBegun::Fresh(Some(OpenRequest { queue, key, record, expires_at })));
+            if home.is_none() || raw.is_some() {
+                home = Some((queue, raw));
             }
         }
+        let Some((queue, raw)) = home else { return Ok(ClaimBegun::Fresh(None)) };
+        let now = store.now();
+        let duration = claim.lease_duration.unwrap_or(cx.settings.queue(queue).lease_duration);
+        let expires_at = now.after(duration.max(REPLY_KEPT));
+        let record = encode(&RequestRecord { begun_at: now, leases: None, expires_at });
+        let mut changes = Changes::default();
+        changes.fence(record_fence(Table::Request, key.clone(), raw.as_ref()));
+        changes.put(Table::Request, key.clone(), record.clone());
+        changes.insert(Index::Expires, expiry(&key, expires_at));
+        if let Applied::Done(_) = store.apply(queue, &changes.batch()).await? {
+            let queue = queue.clone();
+            return Ok(ClaimBegun::Fresh(Some(OpenRequest { queue, key, record, expires_at })));
+        }
     }
-    Ok(ClaimBegun::Fresh(None))
 }
 
 fn expiry(key: &RecordKey, at: Timestamp) -> Entry {
@@ -153,7 +155,17 @@ pub(crate) async fn finish_claim<S: Storage>(
         let leases = jobs.iter().map(|job| (job.queue.clone(), job.delivery.lease.number));
         let begun_at = decode(&record).map_or(Timestamp::default(), |request| request.begun_at);
         let done = RequestRecord { begun_at, leases: Some(leases.collect()), expires_at };
-        changes.put(Table::Request, key, encode(&done));
+        let done = encode(&done);
+        // In every queue that gave jobs: said again, it may name some of them only.
+        let others: BTreeSet<_> =
+            jobs.iter().map(|job| &job.queue).filter(|it| **it != queue).collect();
+        for other in others {
+            let mut changes = Changes::default();
+            changes.put(Table::Request, key.clone(), done.clone());
+            changes.insert(Index::Expires, expiry(&key, expires_at));
+            store.apply(other, &changes.batch()).await?;
+        }
+        changes.put(Table::Request, key, done);
     }
     // Where another call took it over, that one has found the leases.
     store.apply(&queue, &changes.batch()).await.map(drop)
@@ -181,12 +193,7 @@ async fn live<S: Storage>(
     Ok(live)
 }
 
-fn is_of(
-    claim: &Claim,
-    queue: &QueueName,
-    number: u64,
-    record: &[u8],
-) -> Result<bool, StoreError> {
+fn is_of(claim: &Claim, queue: &QueueName, number: u64, record: &[u8]) -> Result<bool, StoreError> {
     let lease = records::readable(records::read_lease(queue, number, record))?;
     Ok(lease.is_some_and(|lease| {
         lease.tail.request_id == claim.request_id && lease.tail.worker_id == claim.worker_id

@@ -21,9 +21,16 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// This queue could hand out so many jobs now.
-    Available { queue: QueueName, jobs: usize },
+    Available {
+        queue: QueueName,
+        jobs: usize,
+    },
     /// A sweep of this queue has something to do then. `job`: a job becomes ready.
-    Due { queue: QueueName, at: Timestamp, job: bool },
+    Due {
+        queue: QueueName,
+        at: Timestamp,
+        job: bool,
+    },
     DeadLettered(DeadNotice),
     CancelRequested(Lease),
     Breaker(BreakerNotice),
@@ -92,9 +99,8 @@ impl QueueMemory {
 
     /// Nothing leaves the queue, as far as this process knows.
     pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
-        self.facts(queue).is_some_and(|facts| {
-            facts.queue.pause.is_some() || !facts.breaker.is_at_rest()
-        })
+        self.facts(queue)
+            .is_some_and(|facts| facts.queue.pause.is_some() || !facts.breaker.is_at_rest())
     }
 
     pub(crate) fn half_open_told(&self, queue: &QueueName) -> u64 {
@@ -223,14 +229,14 @@ pub(crate) fn inconsistent(what: &str) -> StoreError {
 pub(crate) fn after_some(error: StoreError, begun: bool) -> StoreError {
     match error {
         error @ (StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_)) => error,
-        error if begun => StoreError::OutcomeUnknown(format!("a part was carried out, then: {error}")),
+        error if begun => {
+            StoreError::OutcomeUnknown(format!("a part was carried out, then: {error}"))
+        }
         error => error,
     }
 }
 
 /// Whether a record could be read, as facts need it: damage counts as nothing.
-pub(crate) fn record<T: Default>(
-    read: crate::queue::encoding::Read<T>,
-) -> Result<T, StoreError> {
+pub(crate) fn record<T: Default>(read: crate::queue::encoding::Read<T>) -> Result<T, StoreError> {
     records::readable(read).map(Option::unwrap_or_default)
 }

@@ -17,8 +17,8 @@ use crate::{
     store::{
         Depths, StoreError,
         storage::{
-            Counter, CounterGroup, Entry, Fence, Found, Index, Len, Mark, Member, NO_GROUP, Read, Reads,
-            RecordKey, Table, Version, WHOLE_QUEUE, flag,
+            Counter, CounterGroup, Entry, Fence, Found, Index, Len, Mark, Member, NO_GROUP, Read,
+            Reads, RecordKey, Table, Version, WHOLE_QUEUE, flag,
         },
     },
 };
@@ -61,7 +61,8 @@ impl QueueFacts {
         let whole = Version::read(next().record().as_deref());
         let version = Version::read(next().record().as_deref());
         let queue_record = next().record();
-        let queue = queue_record.as_deref().map(|it| record(records::read_queue(it))).transpose()?;
+        let queue =
+            queue_record.as_deref().map(|it| record(records::read_queue(it))).transpose()?;
         let breaker = next().record();
         let breaker = breaker.as_deref().map(|it| record(records::read_breaker(it))).transpose()?;
         let breaker = breaker.unwrap_or_default();

@@ -244,9 +244,7 @@ impl Seen<'_> {
         let is_leased = lease.is_some();
         let moved = match &facts.history {
             _ if is_leased != (state == State::Leased) || !facts.exists => true,
-            _ if is_dead(self.index) => {
-                dead.is_none() || place != Some(self.entry.score)
-            }
+            _ if is_dead(self.index) => dead.is_none() || place != Some(self.entry.score),
             Some(history) if state != State::Leased => {
                 history.whereabouts.state() == State::Dead
                     || (history.whereabouts.state() == State::Completed)

@@ -60,8 +60,8 @@ pub mod measured {
 }
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
-pub use enqueue::Incoming;
 pub use context::{CallContext, Event, QueueMemory, StoreLimits};
+pub use enqueue::Incoming;
 pub use host::{Host, Queues, Reply, notifier, poll_once};
 pub use notifier::Notifier;
 pub use verify::verify;

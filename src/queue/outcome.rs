@@ -20,7 +20,7 @@ use crate::{
     store::{
         StoreError,
         storage::{
-            Applied, Done, Found, NO_GROUP, Publish, Read, RecordKey, Storage, Table, flag,
+            Applied, Done, Found, Index, NO_GROUP, Publish, Read, RecordKey, Storage, Table, flag,
         },
     },
 };
@@ -224,8 +224,7 @@ impl Plan {
             expires_at: facts.job.spec.expires_at,
             breaker: standing,
         };
-        let mut decision =
-            retry::judge(leased, end.ending.clone(), settings, now, cx.rng.chance());
+        let mut decision = retry::judge(leased, end.ending.clone(), settings, now, cx.rng.chance());
         for newer in [&facts.lease.tail.checkpoint, &end.checkpoint] {
             if !newer.is_empty() {
                 decision.progress.checkpoint.clone_from(newer);
@@ -323,6 +322,7 @@ fn write_one(
         changes.add(Total::LeaseExpired, 1);
     }
     changes.end_lease(&facts.lease.lease);
+    dead_letters.leaves(Index::Leased);
     changes.record_attempt(job, progress.recorded, attempt);
     let mut history = job.next_history(progress.clone());
     history.nonce = facts.lease.lease.nonce;
@@ -342,6 +342,7 @@ fn write_one(
     };
     let later =
         if attempt.failure.is_some() { Whereabouts::Retrying } else { Whereabouts::Scheduled };
+    dead_letters.enters(if at <= now { Index::Ready } else { Index::Retrying });
     changes.to_waiting(job, history, at, later, now, cx, queue);
 }
 
@@ -370,8 +371,7 @@ pub(crate) async fn ended_under<S: Storage>(
     let Some(found) = store.read(&lease.queue, &reads).await? else { return Ok(None) };
     let record = found.into_iter().next().and_then(Found::record);
     let attempt = record.map(|it| records::readable(records::read_attempt(&it))).transpose()?;
-    let own = |attempt: &Attempt| {
-        attempt.delivery == lease.delivery && attempt.nonce == lease.nonce
-    };
+    let own =
+        |attempt: &Attempt| attempt.delivery == lease.delivery && attempt.nonce == lease.nonce;
     Ok(attempt.flatten().filter(own))
 }

@@ -7,26 +7,28 @@
 //!                                    to_dead ► Dead, Overflow      complete ► Completed
 //! ```
 
+mod dead_letters;
+
+pub(crate) use dead_letters::DeadLetters;
+
 use super::{
     context::CallContext,
-    facts::{DeadFacts, JobFacts, LeaseFacts, QueueFacts},
+    facts::{JobFacts, LeaseFacts},
     records::{self, DeadRecord, History, KeyRecord, Whereabouts},
     select::DeadEntry,
 };
 use crate::{
     domain::{
-        breaker::Guarded as BreakerKind,
         failure::Failure,
         ids::{JobId, QueueName},
         job::{Attempt, DeadReason},
-        settings::QueueSettings,
         time::Timestamp,
     },
     store::{
         DeadNotice, StoreError, Totals,
         storage::{
-            Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write,
-            flag,
+            Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table,
+            Write, flag,
         },
     },
 };
@@ -173,7 +175,12 @@ impl Changes {
     }
 
     /// A new job: nothing but its record says where it is.
-    pub(crate) fn enter(&mut self, position: Position, deadline: Option<Timestamp>, now: Timestamp) {
+    pub(crate) fn enter(
+        &mut self,
+        position: Position,
+        deadline: Option<Timestamp>,
+        now: Timestamp,
+    ) {
         self.wait(position, Index::Scheduled, now);
         self.watch_deadline(position.number, deadline);
     }
@@ -470,97 +477,6 @@ impl FoundKey {
     /// Another job, which is not done, has it.
     pub(crate) fn is_taken_from(&self, number: u64) -> bool {
         self.record.free_at.is_none() && self.record.number != number
-    }
-}
-
-/// The dead letters of a queue while jobs are added to them: room, counts by type of error, and their breaker.
-pub(crate) struct DeadLetters<'a> {
-    queue: &'a QueueName,
-    facts: DeadFacts,
-    queue_facts: &'a QueueFacts,
-    record: records::QueueRecord,
-    settings: &'a QueueSettings,
-    now: Timestamp,
-    breaker_moved: bool,
-    /// Dead letters that must still find room when the batch is applied.
-    listed: u64,
-}
-
-impl<'a> DeadLetters<'a> {
-    pub(crate) fn new(
-        queue: &'a QueueName,
-        facts: DeadFacts,
-        queue_facts: &'a QueueFacts,
-        settings: &'a QueueSettings,
-        now: Timestamp,
-    ) -> Self {
-        Self {
-            queue,
-            facts,
-            queue_facts,
-            record: queue_facts.queue.clone(),
-            settings,
-            now,
-            breaker_moved: false,
-            listed: 0,
-        }
-    }
-
-    /// Whether the next one is overflow, and what that does to the breaker.
-    fn admit(&mut self) -> bool {
-        let listed = self.facts.depths.dead - self.facts.depths.overflow;
-        let full = listed >= self.settings.dead_letters.max_entries;
-        let breaker = &self.settings.dead_letters.breaker;
-        let transitions = self.record.dead_letters.transitions;
-        let room = self.record.dead_letters.bury(
-            full,
-            &mut self.record.full_in_a_row,
-            breaker,
-            self.now,
-        );
-        self.breaker_moved |= self.record.dead_letters.transitions != transitions;
-        room.overflow
-    }
-
-    fn added(&mut self, overflow: bool) {
-        self.facts.depths.dead += 1;
-        self.facts.depths.overflow += u64::from(overflow);
-        self.listed += u64::from(!overflow);
-    }
-
-    fn count(&mut self, error_type: &str) -> String {
-        counted_as(&mut self.facts.error_types, error_type)
-    }
-
-    fn context(&self) -> Vec<(String, String)> {
-        let work = self.queue_facts.breaker.state(&self.settings.breaker, self.now);
-        let breaker = &self.settings.dead_letters.breaker;
-        let dead_letters = self.record.dead_letters.state(breaker, self.now);
-        self.facts.depths.context([work, dead_letters])
-    }
-
-    /// The record of the queue after them.
-    pub(crate) fn into_record(self) -> records::QueueRecord {
-        self.record
-    }
-
-    /// Fences and writes that all deaths of a batch share.
-    pub(crate) fn finish(&self, changes: &mut Changes, cx: &mut CallContext<'_>) {
-        if self.listed > 0 {
-            changes.fence(Fence::Room {
-                of: crate::store::storage::Len::Index(Index::Dead),
-                minus: &[],
-                add: self.listed,
-                limit: self.settings.dead_letters.max_entries,
-            });
-        }
-        if self.record != self.queue_facts.queue {
-            changes.fence(self.queue_facts.queue_fence());
-            changes.put(Table::Queue, RecordKey::Only, records::queue(&self.record));
-        }
-        if self.breaker_moved {
-            cx.breaker_moved(self.queue, BreakerKind::DeadLetters, &self.record.dead_letters, self.now);
-        }
     }
 }
 

@@ -1,15 +1,15 @@
 //! Sweep: what time makes due in one queue, a bounded part at a time.
 
+mod expired_records;
+
 use super::{
     claim::PROMOTIONS_MAX,
     context::{CallContext, overtaken},
-    cross_queue,
     facts::{DeadFacts, LeaseFacts, QueueFacts, range},
     find::{self, Located},
     outcome::{self, End},
-    pause,
-    retention,
-    state_changes::{Changes, DeadLetters, FINISHED_KEYS_MAX},
+    pause, retention,
+    state_changes::{Changes, DeadLetters},
     undelivered,
 };
 use crate::{
@@ -24,8 +24,7 @@ use crate::{
     store::{
         ExpiredLease, StoreError, Sweep, Swept,
         storage::{
-            Applied, Batch, Entry, Fence, Found, Index, Len, Member, Publish, Read, Reads,
-            RecordKey, Storage, Table, Write,
+            Applied, Batch, Entry, Fence, Found, Index, Len, Publish, Read, Reads, Storage, Write,
         },
     },
 };
@@ -65,7 +64,7 @@ pub(crate) async fn sweep<S: Storage>(
     expire_leases(store, cx, queue, &due.leased, sweep, swept, &mut next).await?;
     pass_deadlines(store, cx, queue, &due.deadlines, &settings, &mut next).await?;
     if due.expires.first().is_some_and(|entry| entry.score <= now.millis()) {
-        remove_expired(store, cx, queue, &due.expires).await?;
+        expired_records::remove_expired(store, cx, queue, &due.expires).await?;
     }
     let left = REMOVALS_MAX.saturating_sub(swept.retention_expired);
     let dead = retention::end_dead_retention(store, cx, queue, &settings, left).await?;
@@ -75,7 +74,7 @@ pub(crate) async fn sweep<S: Storage>(
     let completed = retention::end_completed_retention(store, queue, &settings, left).await?;
     swept.completed_removed += completed.0;
     next.at(completed.1);
-    forget_keys(store, queue, &due).await?;
+    expired_records::forget_keys(store, queue, &due).await?;
     // What was done may have made something else due.
     let after = Due::read(store, queue).await?;
     if let Some(after) = &after {
@@ -417,6 +416,7 @@ async fn pass_deadline<S: Storage>(
             let mut dead_letters = DeadLetters::new(queue, dead_facts, &facts, settings, now);
             changes.fence(Fence::At(index, at.clone()));
             changes.remove(index, at);
+            dead_letters.leaves(index);
             let history = job.next_history(job.progress());
             let reason = DeadReason::Expired;
             changes.to_dead(&job, history, reason, None, &mut dead_letters, cx);
@@ -441,61 +441,4 @@ async fn pass_deadline<S: Storage>(
 
 fn is_waiting(index: Index) -> bool {
     matches!(index, Index::Ready | Index::Scheduled | Index::Retrying)
-}
-
-/// Records whose time is over: requests, and moves between queues that are to be completed or forgotten.
-async fn remove_expired<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    queue: &QueueName,
-    entries: &[Entry],
-) -> Result<(), StoreError> {
-    let now = store.now();
-    let mut changes = Changes::default();
-    let mut moves = Vec::new();
-    for entry in entries.iter().take_while(|entry| entry.score <= now.millis()) {
-        match &entry.member {
-            Member::Record(Table::Move, RecordKey::Number(number)) => {
-                moves.push((*number, entry.clone()));
-            }
-            Member::Record(table, key) => {
-                changes.fence(Fence::At(Index::Expires, entry.clone()));
-                changes.delete(*table, key.clone());
-                changes.remove(Index::Expires, entry.clone());
-            }
-            _ => changes.remove(Index::Expires, entry.clone()),
-        }
-    }
-    if !changes.is_empty() {
-        // Where an entry is another by now, the next sweep sees it.
-        store.apply(queue, &changes.batch()).await?;
-    }
-    cross_queue::finish_moves(store, cx, queue, &moves).await
-}
-
-/// Keys of finished jobs that are free, and the oldest beyond what a queue remembers.
-async fn forget_keys<S: Storage>(
-    store: &mut S,
-    queue: &QueueName,
-    due: &Due,
-) -> Result<(), StoreError> {
-    let now = store.now();
-    let beyond = due.finished.saturating_sub(FINISHED_KEYS_MAX);
-    let mut changes = Changes::default();
-    for (at, entry) in due.finished_keys.iter().enumerate() {
-        if entry.score > now.millis() && at as u64 >= beyond {
-            break;
-        }
-        if let Member::Text(key) = &entry.member {
-            // The entry goes when another job takes the key.
-            changes.fence(Fence::At(Index::FinishedKey, entry.clone()));
-            changes.remove(Index::FinishedKey, entry.clone());
-            changes.delete(Table::Key, RecordKey::Text(key.clone()));
-        }
-    }
-    if changes.is_empty() {
-        return Ok(());
-    }
-    // Where an entry is another by now, the next sweep sees it.
-    store.apply(queue, &changes.batch()).await.map(drop)
 }

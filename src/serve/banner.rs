@@ -164,8 +164,7 @@ Try it, in another terminal:
             text("0.0.0.0:7000", Durability::Embedded(sqlite::Durability::Fsync), None, false);
         assert!(open.contains("  gRPC        0.0.0.0:7000\n  access      open: "), "{open}");
         assert!(open.contains(" 127.0.0.1:7000 redrive.v1."), "{open}");
-        let open =
-            text("[::]:7000", Durability::Embedded(sqlite::Durability::Fsync), None, false);
+        let open = text("[::]:7000", Durability::Embedded(sqlite::Durability::Fsync), None, false);
         assert!(open.contains(" [::1]:7000 redrive.v1."), "{open}");
     }
 
@@ -212,8 +211,7 @@ Try it, in another terminal:
 
     #[test]
     fn less_durability_is_not_kept_quiet() {
-        let text =
-            text("127.0.0.1:1", Durability::Embedded(sqlite::Durability::None), None, false);
+        let text = text("127.0.0.1:1", Durability::Embedded(sqlite::Durability::None), None, false);
         let line = "  durability  none: for experiments, a power cut loses what was acknowledged\n";
         assert!(text.contains(line), "{text}");
     }

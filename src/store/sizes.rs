@@ -1,11 +1,7 @@
 //! What jobs take in a reply, which is bounded as a whole.
 
 use super::JobView;
-use crate::domain::{
-    failure::Failure,
-    ids::JobId,
-    job::Spec,
-};
+use crate::domain::{failure::Failure, ids::JobId, job::Spec};
 
 /// What a job adds to a reply beside its body and texts: queue, lease and times.
 const JOB_OVERHEAD_BYTES: usize = 320;

@@ -147,8 +147,7 @@ async fn killed(after: After, place: &str) {
     let began = Instant::now();
     scene.let_go(HERE);
     scene.let_go(THERE);
-    let patient =
-        ClaimRequest { wait: seconds(20), lease_duration: seconds(60), ..claim(THERE) };
+    let patient = ClaimRequest { wait: seconds(20), lease_duration: seconds(60), ..claim(THERE) };
     let mut way = scene.fleet.ways().remove(0);
     let jobs = way.claim(patient).await.unwrap().into_inner().jobs;
     let took = began.elapsed();

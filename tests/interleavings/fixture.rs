@@ -20,8 +20,7 @@ use redrive::{
     queue::{self, Answer, CallContext, Incoming, QueueMemory, Verb, View},
     store::{
         Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share,
-        Sweep, Unanswered, Which,
-        memory::MemoryStorage,
+        Sweep, Unanswered, Which, memory::MemoryStorage,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -86,11 +85,14 @@ impl Fixture {
         let mut fixture = Self { storage, settings, lease, answer: 0 };
         fixture.run(enqueue(vec![job("dead")]));
         let dead = fixture.claim();
-        fixture.run(nack_of(dead.0, Ending::Failed {
-            failure: Failure::new("Broken", "for good"),
-            permanent: true,
-            retry_after: None,
-        }));
+        fixture.run(nack_of(
+            dead.0,
+            Ending::Failed {
+                failure: Failure::new("Broken", "for good"),
+                permanent: true,
+                retry_after: None,
+            },
+        ));
         let mut keyed = job("leased");
         keyed.key = Some("k".into());
         fixture.run(enqueue(vec![keyed]));
@@ -181,9 +183,7 @@ pub(crate) const SETTLING: [Named; 8] = [
         let ending = Ending::Failed { failure, permanent: false, retry_after: None };
         nack_of(fixture.lease.clone(), ending)
     }),
-    ("release", |fixture| {
-        nack_of(fixture.lease.clone(), Ending::Released { retry_after: None })
-    }),
+    ("release", |fixture| nack_of(fixture.lease.clone(), Ending::Released { retry_after: None })),
     ("extend", |fixture| {
         let (lease, duration) = (fixture.lease.clone(), Some(Duration::from_secs(60)));
         let extends = vec![Extend { lease, duration, checkpoint: String::new() }];

@@ -175,11 +175,13 @@ fn permutations(count: usize) -> Vec<Vec<usize>> {
     }
     let shorter = permutations(count - 1);
     let with = |order: &Vec<usize>| {
-        (0..=order.len()).map(|at| {
-            let mut order = order.clone();
-            order.insert(at, count - 1);
-            order
-        }).collect::<Vec<_>>()
+        (0..=order.len())
+            .map(|at| {
+                let mut order = order.clone();
+                order.insert(at, count - 1);
+                order
+            })
+            .collect::<Vec<_>>()
     };
     shorter.iter().flat_map(with).collect()
 }

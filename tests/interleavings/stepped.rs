@@ -5,16 +5,10 @@ use redrive::{
     store::{
         StoreError,
         memory::MemoryStorage,
-        storage::{
-            Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken,
-        },
+        storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken},
     },
 };
-use std::{
-    future::poll_fn,
-    ops::Range,
-    task::Poll,
-};
+use std::{future::poll_fn, ops::Range, task::Poll};
 
 #[derive(Clone)]
 pub(crate) struct Stepped(pub(crate) MemoryStorage);

@@ -50,7 +50,10 @@ async fn an_audit_runs_beside_a_server_and_after_its_death() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("2 things are off:\n"), "{text}");
     assert!(text.contains("places: queue q: job 31 (30) is nowhere"), "{text}");
-    assert!(text.contains("counts: queue q: the index ready counts 50 entries and has 49"), "{text}");
+    assert!(
+        text.contains("counts: queue q: the index ready counts 50 entries and has 49"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -142,7 +142,8 @@ fn is(index: Index) -> String {
 fn a_place_that_nobody_would_look_in_is_found() {
     run(async |_: Harness<SqliteStore>| {
         // That of priority 9.
-        let rank = after("UPDATE ready SET place = place + (1 << 48) WHERE place >> 48 = 118").await;
+        let rank =
+            after("UPDATE ready SET place = place + (1 << 48) WHERE place >> 48 = 118").await;
         assert_found(&rank, Check::Places, "its position is not that of its priority");
         let time = format!("UPDATE waiting SET at = at + 1 WHERE member >> 8 = {LATER}");
         assert_found(&after(&time).await, Check::Places, "its time is not the one");

@@ -81,7 +81,8 @@ fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
     run(async |mut h: Harness<SqliteStore>| {
         h.enqueue(job("q").priority(5)).await;
         // Its size, its traits, its format, anything in it, and its checksum. Of one whose id cannot be read nothing is shown.
-        for (at, body) in [(0, "body"), (4, "body"), (5, ""), (10, "body"), (19, ""), (-1, "body")] {
+        for (at, body) in [(0, "body"), (4, "body"), (5, ""), (10, "body"), (19, ""), (-1, "body")]
+        {
             flip(&mut h, "job", at).await;
             next_flows(&h).await;
             let dead = h.dead("q").await;

@@ -13,15 +13,15 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use redrive::{
-    queue::hosts::{memory::MemoryStore, redis::RedisStore, sqlite::SqliteStore},
     domain::{
         ids::JobId,
         job::{Attempt, Body, Expiry, NewJob, Start, State},
         lease::Lease,
     },
+    queue::hosts::{memory::MemoryStore, redis::RedisStore, sqlite::SqliteStore},
     store::{
         BreakerOrder, Claim, Deaths, JobQuery, JobRefused, Purge, PurgeRefused, Requeue,
-        RequeueRefused, SkipReason, Which, 
+        RequeueRefused, SkipReason, Which,
     },
 };
 use std::{marker::PhantomData, sync::Arc};
@@ -283,9 +283,9 @@ impl<S: Engine> Real<S> {
         let expected: Vec<_> = skipped.iter().map(|(id, reason)| (self.id(*id), *reason)).collect();
         assert_eq!(done.skipped, expected);
         assert_eq!(done.has_more, *has_more);
-                if *has_more {
-                    assert_eq!(done.left.up_to, *cutoff);
-                }
+        if *has_more {
+            assert_eq!(done.left.up_to, *cutoff);
+        }
     }
 
     /// Every job is where the model has it and nowhere else, and the counters count what is there.

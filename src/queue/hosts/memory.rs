@@ -3,9 +3,7 @@
 use crate::{
     domain::{limits::Limits, time::Timestamp},
     env::Clock,
-    queue::{
-        self, Call, CallContext, Host, Notifier, Queues, Reply, StoreLimits, View, Viewed,
-    },
+    queue::{self, Call, CallContext, Host, Notifier, Queues, Reply, StoreLimits, View, Viewed},
     store::{Health, Listener, StoreError, memory::MemoryStorage, storage::Reads},
 };
 use std::sync::{

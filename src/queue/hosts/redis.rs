@@ -247,11 +247,7 @@ impl Shared {
     }
 
     /// Looks at some queues: when something is due in them, and what is ready.
-    async fn look_at(
-        &self,
-        count: usize,
-        after: &mut Option<QueueName>,
-    ) -> Result<(), StoreError> {
+    async fn look_at(&self, count: usize, after: &mut Option<QueueName>) -> Result<(), StoreError> {
         let settings = {
             let known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
             known.upgrade().unwrap_or_default()

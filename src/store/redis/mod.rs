@@ -28,8 +28,8 @@ use crate::{
     env::{self, Clock},
 };
 use catalogue::Catalogue;
-use connection::{ConnectionOptions, Redis};
 use clock::StoreTime;
+use connection::{ConnectionOptions, Redis};
 use keys::Namespace;
 use membership::{HEARTBEAT, Membership};
 use std::{

@@ -250,7 +250,11 @@ pub fn read_directory<T>(
     let connection = schema::open_reader(&database).map_err(in_database)?;
     let time = start_clock(&connection, clock).map_err(|error| in_database(error.into()))?;
     let now = lock(&time).now(clock.read());
-    Ok(read(&mut SqliteReader { connection: &connection, volatile: SharedVolatile::default(), now }))
+    Ok(read(&mut SqliteReader {
+        connection: &connection,
+        volatile: SharedVolatile::default(),
+        now,
+    }))
 }
 
 /// The one clock, going on from where the store has been. A store without one is new.

@@ -47,7 +47,6 @@ impl Breaker {
         if !keeps_tally {
             self.story.clear();
         }
-        self.full = 0;
     }
 
     /// Who failed since the last success, repeats included.

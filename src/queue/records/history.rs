@@ -1,0 +1,167 @@
+//! History: what a job has been through, and where it is.
+//!
+//! History: size 4, traits 1, deliveries 4, tries 4, format 1, where it is, last nonce, counts, tagged fields, checksum
+
+use super::*;
+use crate::queue::encoding::{
+    FORMAT, Read, Reader, Unknown, Unreadable::Damaged, open_with, put_field, put_option, put_u64,
+    seal,
+};
+use crate::{
+    domain::{
+        job::{Progress, State},
+        time::{Timestamp, millis_ceil},
+    },
+    store::storage::{NO_GROUP, flag},
+};
+use bytes::Bytes;
+use std::time::Duration;
+
+mod history_tag {
+    pub(super) const CHECKPOINT: u8 = 1;
+}
+
+/// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
+/// one that waits is in the index that is named here or in `Ready`, at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    Ready,
+    Scheduled,
+    Retrying,
+    Completed,
+    Dead,
+    Overflow,
+}
+
+impl Whereabouts {
+    pub(crate) fn state(self) -> State {
+        match self {
+            Self::Ready => State::Ready,
+            Self::Scheduled | Self::Retrying => State::Scheduled,
+            Self::Completed => State::Completed,
+            Self::Dead | Self::Overflow => State::Dead,
+        }
+    }
+}
+
+/// What a job has been through, and where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct History {
+    pub(crate) progress: Progress,
+    pub(crate) whereabouts: Whereabouts,
+    pub(crate) rank: u8,
+    /// When it became, or becomes, ready; was done; died.
+    pub(crate) at: Timestamp,
+    /// Of the last delivery, whose number is `progress.deliveries`.
+    pub(crate) nonce: u64,
+    /// What its last failure takes in a reply.
+    pub(crate) failure_bytes: u32,
+    pub(crate) unknown: Unknown,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            progress: Progress::default(),
+            whereabouts: Whereabouts::Ready,
+            rank: rank(0),
+            at: Timestamp::default(),
+            nonce: 0,
+            failure_bytes: 0,
+            unknown: Unknown::default(),
+        }
+    }
+}
+
+pub(crate) fn history(history: &History) -> Bytes {
+    let progress = &history.progress;
+    let retried = if progress.retries > 0 { flag::RETRIED } else { 0 };
+    let size = history.failure_bytes.saturating_add(progress.checkpoint.len() as u32);
+    let mut out = Vec::with_capacity(80 + progress.checkpoint.len());
+    out.extend_from_slice(&size.to_be_bytes());
+    out.push(flag::HISTORY | retried);
+    out.extend_from_slice(&progress.deliveries.to_be_bytes());
+    out.extend_from_slice(&progress.tries.to_be_bytes());
+    out.push(FORMAT);
+    out.push(match history.whereabouts {
+        Whereabouts::Ready => 1,
+        Whereabouts::Scheduled => 2,
+        Whereabouts::Retrying => 3,
+        Whereabouts::Completed => 4,
+        Whereabouts::Dead => 5,
+        Whereabouts::Overflow => 6,
+    });
+    out.push(history.rank);
+    // The group of its breaker key.
+    out.extend_from_slice(&NO_GROUP.to_be_bytes());
+    put_time(&mut out, history.at);
+    out.extend_from_slice(&history.nonce.to_be_bytes());
+    let counts = [
+        progress.releases,
+        progress.interruptions,
+        progress.uncounted,
+        progress.redrives,
+        progress.recorded,
+        progress.retries,
+    ];
+    for count in counts {
+        put_u64(&mut out, u64::from(count));
+    }
+    put_option(&mut out, progress.last_delay.map(millis_ceil));
+    out.push(u8::from(progress.cancel_requested) | u8::from(progress.deadline_cleared) << 1);
+    put_option(&mut out, progress.first_failed_at.map(Timestamp::millis));
+    put_option(&mut out, progress.last_failed_at.map(Timestamp::millis));
+    if !progress.checkpoint.is_empty() {
+        put_field(&mut out, history_tag::CHECKPOINT, progress.checkpoint.as_bytes());
+    }
+    history.unknown.put(&mut out);
+    seal(out).into()
+}
+
+pub(crate) fn read_history(record: &[u8]) -> Read<History> {
+    let mut read = Reader(open_with(record, &[])?);
+    let size = u32::from_be_bytes(read.array()?);
+    read.u8()?;
+    let deliveries = u32::from_be_bytes(read.array()?);
+    let tries = u32::from_be_bytes(read.array()?);
+    read.format()?;
+    let whereabouts = match read.u8()? {
+        1 => Whereabouts::Ready,
+        2 => Whereabouts::Scheduled,
+        3 => Whereabouts::Retrying,
+        4 => Whereabouts::Completed,
+        5 => Whereabouts::Dead,
+        6 => Whereabouts::Overflow,
+        _ => return Err(Damaged),
+    };
+    let rank = read.u8()?;
+    read.take(2)?;
+    let at = read_time(&mut read)?;
+    let nonce = u64::from_be_bytes(read.array()?);
+    let mut progress = Progress {
+        deliveries,
+        tries,
+        releases: read.u32()?,
+        interruptions: read.u32()?,
+        uncounted: read.u32()?,
+        redrives: read.u32()?,
+        recorded: read.u32()?,
+        retries: read.u32()?,
+        last_delay: read.option()?.map(Duration::from_millis),
+        ..Progress::default()
+    };
+    let flags = read.u8()?;
+    progress.cancel_requested = flags & 1 != 0;
+    progress.deadline_cleared = flags & 2 != 0;
+    progress.first_failed_at = read.option()?.map(Timestamp::from_millis);
+    progress.last_failed_at = read.option()?.map(Timestamp::from_millis);
+    let unknown = read.fields(|tag, value| {
+        if tag != history_tag::CHECKPOINT {
+            return Ok(false);
+        }
+        progress.checkpoint = value.rest_text()?;
+        Ok(true)
+    })?;
+    let failure_bytes = size.saturating_sub(progress.checkpoint.len() as u32);
+    Ok(History { progress, whereabouts, rank, at, nonce, failure_bytes, unknown })
+}
