@@ -35,6 +35,8 @@ const JOINT_ROUNDS: usize = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) number: u64,
+    /// Of the breaker, when the job was handed out.
+    pub(crate) epoch: u32,
     /// None: whichever lease is out, if its time is over.
     pub(crate) token: Option<Lease>,
     pub(crate) ending: Ending,
@@ -99,7 +101,7 @@ async fn try_end<S: Storage>(
     } else {
         DeadFacts::read(store, queue, &dying).await?
     };
-    let changes = plan.write(&facts, dead_facts, &settings, queue, now, cx);
+    let changes = plan.write(&facts, ends, dead_facts, &settings, queue, now, cx);
     if changes.is_empty() {
         return Ok(Some(plan.ended));
     }
@@ -134,17 +136,14 @@ impl Facts {
         ends: &[End],
     ) -> Result<Option<Self>, StoreError> {
         // Epochs grow, and outcomes of an earlier one count nowhere.
-        let epoch = ends.iter().filter_map(|end| end.token.as_ref()).map(|lease| lease.epoch).max();
+        let epoch = ends.iter().map(|end| end.epoch).max().unwrap_or_default();
         let mut reads: Vec<Read> = QueueFacts::reads().into();
-        reads.extend(epoch.into_iter().flat_map(OutcomeFacts::reads));
+        reads.extend(OutcomeFacts::reads(epoch));
         reads.extend(ends.iter().flat_map(|end| LeaseFacts::reads(end.number)));
         let Some(found) = store.read(queue, &reads).await? else { return Ok(None) };
         let mut found = found.into_iter();
         let facts = QueueFacts::found(&mut found)?;
-        let outcomes = match epoch {
-            Some(epoch) => OutcomeFacts::found(epoch, &mut found)?,
-            None => OutcomeFacts::default(),
-        };
+        let outcomes = OutcomeFacts::found(epoch, &mut found)?;
         let now = store.now();
         let mut leases = Vec::with_capacity(ends.len());
         for end in ends {
@@ -259,6 +258,7 @@ impl Plan {
     fn write(
         &mut self,
         facts: &Facts,
+        ends: &[End],
         dead_facts: DeadFacts,
         settings: &QueueSettings,
         queue: &QueueName,
@@ -273,8 +273,14 @@ impl Plan {
         changes.fence(facts.queue.version.fence(NO_GROUP));
         let after = self.queue.clone();
         let mut dead_letters = DeadLetters::new(queue, dead_facts, &after, settings, now);
-        for (decision, facts) in self.decisions.iter().zip(&facts.leases) {
+        let ended = ends.iter().zip(&self.decisions).zip(&facts.leases);
+        for ((end, decision), facts) in ended {
             if let (Some(decision), Some(facts)) = (decision, facts) {
+                if end.ending == Ending::Expired {
+                    // An Extend changes nothing but the end.
+                    changes.fence(facts.expiry_fence());
+                    changes.add(Total::LeaseExpired, 1);
+                }
                 write_one(&mut changes, decision, facts, &mut dead_letters, queue, now, cx);
             }
         }
@@ -284,7 +290,8 @@ impl Plan {
             self.queue.queue_record = Some(records::queue(&record));
             self.queue.queue = record;
         }
-        if self.tally != facts.outcomes.tally {
+        // With another epoch, successes since the last failure are no longer counted apart.
+        if self.tally != facts.outcomes.tally || self.moved {
             changes.fence(facts.outcomes.fence());
             let record = facts.outcomes.record(self.tally.clone(), epoch(&self.queue.breaker));
             changes.put(Table::Outcomes, RecordKey::Only, record);
@@ -316,11 +323,6 @@ fn write_one(
     let job = &facts.job;
     let (attempt, progress) = (&decision.attempt, &decision.progress);
     changes.fence(facts.fence());
-    if attempt.status == crate::domain::job::AttemptStatus::LeaseExpired && !attempt.nacked {
-        // An Extend changes nothing but the end.
-        changes.fence(facts.expiry_fence());
-        changes.add(Total::LeaseExpired, 1);
-    }
     changes.end_lease(&facts.lease.lease);
     dead_letters.leaves(Index::Leased);
     changes.record_attempt(job, progress.recorded, attempt);

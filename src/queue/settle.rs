@@ -397,6 +397,7 @@ async fn nack_all<S: Storage>(
         let queue = batch[0].1.lease.queue.clone();
         let end = |(_, nack): &(usize, &Nack)| End {
             number: nack.lease.number,
+            epoch: nack.lease.epoch,
             token: Some(nack.lease.clone()),
             ending: nack.ending.clone(),
             checkpoint: nack.checkpoint.clone(),

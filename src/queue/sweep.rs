@@ -352,8 +352,13 @@ async fn expire<S: Storage>(
             next.at(Some(sweep.spare_until));
             continue;
         }
-        let (token, checkpoint) = (None, String::new());
-        ends.push(End { number: *number, token, ending: Ending::Expired, checkpoint });
+        ends.push(End {
+            number: *number,
+            epoch: facts.lease.lease.epoch,
+            token: None,
+            ending: Ending::Expired,
+            checkpoint: String::new(),
+        });
     }
     if ends.is_empty() {
         return Ok(());

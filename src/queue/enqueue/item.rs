@@ -164,7 +164,8 @@ impl Chunk {
             if let Some(other) = self.same_as(&item) {
                 return self.again.push((item.at, other));
             }
-            if !self.is_alone(&item, call) {
+            // What comes after one of those may share something with it, and is added after it.
+            if !self.apart.is_empty() || !self.is_alone(&item, call) {
                 return self.apart.push(item);
             }
             let at = self.items.len();
