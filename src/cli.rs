@@ -267,12 +267,11 @@ fn audit_redis(
     let options = redis::Options { heartbeat: false, ..redis::Options::new(address.clone()) };
     let clock = Arc::new(SystemClock::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(async {
+    runtime.block_on(async {
         let opened = redis::RedisStorage::open(options, clock).await;
         let mut store = opened.map_err(|error| Error::Redis(address.to_string(), error))?;
         Ok(queue::verify(&mut store, tell).await?)
-    });
-    report
+    })
 }
 
 impl ServeArgs {

@@ -171,7 +171,7 @@ async fn make_ready<S: Storage>(
     // It may have been due already, and keeps its position then.
     let at = position.ready_at.min(now);
     let events = cx.events.len();
-    changes.to_waiting(job, history, at, Whereabouts::Scheduled, now, cx, queue);
+    changes.enter_waiting(job, history, at, Whereabouts::Scheduled, now, cx, queue);
     let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else {
         cx.events.truncate(events);
         return Ok(false);

@@ -464,7 +464,7 @@ async fn dead_letter<S: Storage>(
             changes.end_lease(&lease);
             dead_letters.leaves(Index::Leased);
             let history = job.next_history(job.progress());
-            changes.to_dead(job, history, *reason, None, &mut dead_letters, cx);
+            changes.dead_letter(job, history, *reason, None, &mut dead_letters, cx);
         }
         dead_letters.finish(&mut changes, cx);
         if let Applied::Done(_) = store.apply(queue, &changes.batch()).await? {

@@ -153,7 +153,7 @@ pub(crate) async fn finish_claim<S: Storage>(
         changes.delete(Table::Request, key);
     } else {
         let leases = jobs.iter().map(|job| (job.queue.clone(), job.delivery.lease.number));
-        let begun_at = decode(&record).map_or(Timestamp::default(), |request| request.begun_at);
+        let begun_at = decode(&record).map(|request| request.begun_at).unwrap_or_default();
         let done = RequestRecord { begun_at, leases: Some(leases.collect()), expires_at };
         let done = encode(&done);
         // In every queue that gave jobs: said again, it may name some of them only.

@@ -255,6 +255,7 @@ impl Plan {
             .into_iter()
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the facts of one decision")]
     fn write(
         &mut self,
         facts: &Facts,
@@ -337,7 +338,7 @@ fn write_one(
     let at = match decision.next {
         Next::Bury(reason) => {
             let failure = attempt.failure.as_ref();
-            return changes.to_dead(job, history, reason, failure, dead_letters, cx);
+            return changes.dead_letter(job, history, reason, failure, dead_letters, cx);
         }
         Next::Later { at } | Next::Behind { at } => at,
         Next::OldPlace => facts.lease.position.ready_at,
@@ -345,7 +346,7 @@ fn write_one(
     let later =
         if attempt.failure.is_some() { Whereabouts::Retrying } else { Whereabouts::Scheduled };
     dead_letters.enters(if at <= now { Index::Ready } else { Index::Retrying });
-    changes.to_waiting(job, history, at, later, now, cx, queue);
+    changes.enter_waiting(job, history, at, later, now, cx, queue);
 }
 
 /// What a breaker knows of a delivery.

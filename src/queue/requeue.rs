@@ -199,7 +199,7 @@ pub(super) async fn decide<S: Storage>(
         let mut progress = job.progress();
         progress.requeue(now, spec.expires_at, keep_attempts);
         let history = job.next_history(progress);
-        changes.to_waiting(job, history, now, Whereabouts::Scheduled, now, cx, queue);
+        changes.enter_waiting(job, history, now, Whereabouts::Scheduled, now, cx, queue);
         changes.add(Total::Requeued, 1);
     }
     Ok(decisions)

@@ -59,11 +59,12 @@ pub(crate) async fn settle<S: Storage>(
 
 /// Items in batches of one queue, each with its place in the call. A job that comes twice is in a later batch: fences look
 /// before anything is written.
-fn batches<'i, T>(items: &'i [T], lease: impl Fn(&T) -> &Lease) -> Vec<Vec<(usize, &'i T)>> {
+fn batches<T>(items: &[T], lease: impl Fn(&T) -> &Lease) -> Vec<Vec<(usize, &T)>> {
     if let [item] = items {
         return vec![vec![(0, item)]];
     }
-    let mut batches: Vec<(&QueueName, HashSet<u64>, Vec<(usize, &T)>)> = Vec::new();
+    type OfQueue<'i, T> = (&'i QueueName, HashSet<u64>, Vec<(usize, &'i T)>);
+    let mut batches: Vec<OfQueue<'_, T>> = Vec::new();
     for (at, item) in items.iter().enumerate() {
         let Lease { queue, number, .. } = lease(item);
         let open = batches.iter_mut().rev().find(|(name, ..)| *name == queue);
@@ -321,6 +322,7 @@ impl AckPlan {
     }
 
     /// Enough successful probes close the breaker.
+    #[expect(clippy::too_many_arguments, reason = "the facts of one decision")]
     fn probes_succeeded(
         &mut self,
         changes: &mut Changes,

@@ -4,7 +4,7 @@
 //!                  Scheduled ──┐
 //!                              ├─(promotion, by the engine)─► Ready ──take──► Lease
 //!   Nack ────────► Retrying  ──┘                                                │
-//!                                    to_dead ► Dead, Overflow      complete ► Completed
+//!                                    dead_letter ► Dead, Overflow      complete ► Completed
 //! ```
 
 mod dead_letters;
@@ -186,7 +186,8 @@ impl Changes {
     }
 
     /// A job waits, from any other state. `later`: where it waits for its time.
-    pub(crate) fn to_waiting(
+    #[expect(clippy::too_many_arguments, reason = "the facts of one decision")]
+    pub(crate) fn enter_waiting(
         &mut self,
         job: &JobFacts,
         mut history: History,
@@ -257,7 +258,7 @@ impl Changes {
     // ---- dead letters ----
 
     /// DEAD, from any state; its place before has been given up. `failure`: of the delivery that ended with this.
-    pub(crate) fn to_dead(
+    pub(crate) fn dead_letter(
         &mut self,
         job: &JobFacts,
         mut history: History,

@@ -424,7 +424,7 @@ async fn pass_deadline<S: Storage>(
             dead_letters.leaves(index);
             let history = job.next_history(job.progress());
             let reason = DeadReason::Expired;
-            changes.to_dead(&job, history, reason, None, &mut dead_letters, cx);
+            changes.dead_letter(&job, history, reason, None, &mut dead_letters, cx);
             dead_letters.finish(&mut changes, cx);
         }
         // It runs, or is done or dead: the entry is in the way.

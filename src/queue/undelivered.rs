@@ -92,7 +92,7 @@ pub(crate) async fn return_job<S: Storage>(
         let mut history = facts.job.next_history(progress);
         history.nonce = facts.lease.lease.nonce;
         let at = facts.lease.position.ready_at;
-        changes.to_waiting(&facts.job, history, at, Whereabouts::Scheduled, now, cx, queue);
+        changes.enter_waiting(&facts.job, history, at, Whereabouts::Scheduled, now, cx, queue);
     }
     let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else {
         cx.events.truncate(mark);

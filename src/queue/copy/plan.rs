@@ -247,7 +247,7 @@ impl<'a> Plan<'a> {
         };
         let history = history(job, Whereabouts::Ready, at);
         let later = if is_retry(job, at) { Whereabouts::Retrying } else { Whereabouts::Scheduled };
-        self.changes.to_waiting(&facts, history, at, later, now, cx, self.queue);
+        self.changes.enter_waiting(&facts, history, at, later, now, cx, self.queue);
     }
 
     /// DEAD, the last of those that are here.

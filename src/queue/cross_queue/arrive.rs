@@ -348,6 +348,6 @@ fn enter(
         exists: true,
         sameness: Some(sameness),
     };
-    changes.to_waiting(&facts, history, now, Whereabouts::Scheduled, now, cx, to);
+    changes.enter_waiting(&facts, history, now, Whereabouts::Scheduled, now, cx, to);
     changes.add(Total::MovedIn, 1);
 }

@@ -140,7 +140,7 @@ impl LeaseRecord {
 
     /// When it ends, by its score in `Leased`.
     pub(crate) fn expires_at(&self, score: u64) -> Timestamp {
-        self.tail.undelivered.map_or(Timestamp::from_millis(score), |it| it.expires_at)
+        self.tail.undelivered.map_or_else(|| Timestamp::from_millis(score), |it| it.expires_at)
     }
 }
 

@@ -166,7 +166,10 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{Fence, GroupState, Version},
+        *,
+    };
 
     #[test]
     fn members_and_keys_read_back() {

@@ -25,6 +25,9 @@ impl Model {
 
     pub(super) fn ack(&mut self, lease: usize) -> Result<Acked, LeaseLost> {
         let Some(number) = self.opens(lease) else {
+            if self.has_moved(lease) {
+                return Err(LeaseLost);
+            }
             let job = self.jobs.get(&self.leases[lease].0);
             let gone = job.is_none_or(|job| job.result == Some(lease));
             return if gone { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) };
@@ -77,6 +80,9 @@ impl Model {
     ) -> Result<Attempt, LeaseLost> {
         if let Some(number) = self.opens(lease) {
             return Ok(self.end(number, ending.clone(), checkpoint));
+        }
+        if self.has_moved(lease) {
+            return Err(LeaseLost);
         }
         let (number, delivery) = self.leases[lease];
         let job = self.jobs.get(&number).ok_or(LeaseLost)?;
@@ -147,6 +153,12 @@ impl Model {
         }
         let cancel_requested = progress.cancel_requested;
         Ok(Extended { expires_at: delivery.expires_at, cancel_requested })
+    }
+
+    /// The job of this lease went to another queue since.
+    fn has_moved(&self, lease: usize) -> bool {
+        let (number, delivery) = self.leases[lease];
+        self.moved.get(&number).is_some_and(|before| delivery <= *before)
     }
 
     pub(super) fn unclaim(&mut self, lease: usize) -> Answer {
@@ -300,6 +312,7 @@ impl Model {
             if from != to {
                 self.arrivals += 1;
                 job.arrived = self.arrivals;
+                self.moved.insert(number, job.progress.deliveries);
             }
         }
         self.made_room(from);

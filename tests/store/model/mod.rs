@@ -187,6 +187,8 @@ pub(crate) struct Model {
     pub(crate) leases: Vec<(usize, u32)>,
     pub(crate) made: usize,
     arrivals: u64,
+    /// Jobs that left their queue, and the deliveries that they had before: those leases are lost.
+    moved: BTreeMap<usize, u32>,
     pub(crate) answer: Answer,
 }
 
@@ -214,6 +216,7 @@ impl Model {
             leases: Vec::new(),
             made: 0,
             arrivals: 0,
+            moved: BTreeMap::new(),
             answer: Answer::Nothing,
         }
     }
