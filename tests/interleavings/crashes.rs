@@ -35,8 +35,9 @@ fn a_verb_that_dies_after_any_step_leaves_a_store_in_order() {
     println!("{runs} deaths");
 }
 
-/// Said again, these do more: a claim without a request id gets the next job, and a move goes on where it stood.
-const REPEATS_COUNT: [&str; 1] = ["claim"];
+/// Said again, these are not as if said once: a claim without a request id gets the next job, a move that was begun is completed
+/// by a sweep, and a sweep that is said again does what the first one left.
+const REPEATS_COUNT: [&str; 3] = ["claim", "requeue to another queue", "sweep"];
 
 #[test]
 fn a_verb_that_dies_at_any_step_beside_any_other_leaves_a_store_in_order() {

@@ -187,7 +187,7 @@ fn permutations(count: usize) -> Vec<Vec<usize>> {
 }
 
 /// More interleavings than these are not all run: of verbs with many steps, those with few switches between them.
-const ALL_MAX: f64 = 3_000.0;
+const ALL_MAX: f64 = 400.0;
 const FEW_SWITCHES: usize = 2;
 
 /// These are several changes, each atomic by itself: another verb may run between them, and the store must be in order.

@@ -8,7 +8,8 @@ use crate::{
 #[test]
 fn every_triple_of_settling_verbs_in_every_interleaving_is_one_after_the_other() {
     let claim = OTHERS.iter().find(|(name, _)| *name == "claim").unwrap();
-    let verbs: Vec<_> = SETTLING.iter().chain([claim]).collect();
+    let settling = SETTLING.iter().filter(|(name, _)| *name != "sweep");
+    let verbs: Vec<_> = settling.chain([claim]).collect();
     let mut runs = 0;
     for (at, first) in verbs.iter().enumerate() {
         for (then, second) in verbs.iter().enumerate().skip(at) {

@@ -61,8 +61,10 @@ const TOTALS: usize = INDEXES + Index::ALL.len();
 /// The next number of a job, in the row of the store itself.
 const NEXT_NUMBER: usize = 2;
 
+type SumChange = (usize, fn(u64) -> u64);
+
 /// Changes some of the sums of a queue, or of all queues but the store's own row.
-async fn after_sums(queue: Option<&str>, change: &[(usize, fn(u64) -> u64)]) -> AuditReport {
+async fn after_sums(queue: Option<&str>, change: &[SumChange]) -> AuditReport {
     after_change(|database| {
         let sql = "SELECT queue, sums FROM queue WHERE name = ?1 OR (?1 IS NULL AND queue > 0)";
         let mut statement = database.prepare(sql).unwrap();

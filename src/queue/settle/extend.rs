@@ -122,7 +122,9 @@ async fn write_lease<S: Storage>(
         let before = lease.expires_at(facts.score);
         lease.tail.undelivered = None;
         let expires_at = extended_to(extend, settings, store.now()).max(before);
-        let mut batch = Batch { fences: vec![facts.fence()], ..Batch::default() };
+        // Another Extend may have raised the end since.
+        let fences = vec![facts.fence(), facts.expiry_fence()];
+        let mut batch = Batch { fences, ..Batch::default() };
         let cancel_requested = lease.tail.cancel_requested;
         let record = records::lease(&lease);
         batch.writes.push(Write::PutLease { number: *number, expires_at, record });
