@@ -101,7 +101,7 @@ pub(crate) async fn begin_claim<S: Storage>(
             let raw = found.into_iter().next().and_then(Found::record);
             let known = raw.as_deref().map(|it| records::readable(decode(it))).transpose()?;
             let now = store.now();
-            if let Some(known) = known.flatten().filter(|known| known.expires_at > now) {
+            if let Some(known) = known.flatten() {
                 let leases = match known.leases {
                     Some(leases) => leases,
                     None if now.since(known.begun_at) < ABANDONED_AFTER => {
@@ -191,6 +191,29 @@ async fn live<S: Storage>(
         }
     }
     Ok(live)
+}
+
+/// Whether a lease that was taken under this request is still out: then the record stays.
+pub(crate) async fn is_in_use<S: Storage>(
+    store: &mut S,
+    queue: &QueueName,
+    key: &RecordKey,
+) -> Result<bool, StoreError> {
+    if !matches!(key, RecordKey::Text(text) if text.starts_with("claim:")) {
+        return Ok(false);
+    }
+    let reads = [Read::Record(Table::Request, key.clone())];
+    let found = store.read(queue, &reads).await?.unwrap_or_default();
+    let record = found.into_iter().next().and_then(Found::record);
+    let known = record.map(|it| records::readable(decode(&it))).transpose()?.flatten();
+    for (queue, number) in known.and_then(|known| known.leases).unwrap_or_default() {
+        let reads = [Read::Record(Table::Lease, RecordKey::Number(number))];
+        let found = store.read(&queue, &reads).await?.unwrap_or_default();
+        if found.into_iter().next().and_then(Found::record).is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn is_of(claim: &Claim, queue: &QueueName, number: u64, record: &[u8]) -> Result<bool, StoreError> {

@@ -109,12 +109,9 @@ impl Changes {
     pub(crate) fn fence(&mut self, fence: Fence) {
         self.fences.push(fence);
     }
-
-    /// The number of fences so far: which ones a job's are.
     pub(crate) fn fences(&self) -> usize {
         self.fences.len()
     }
-
     pub(crate) fn put(&mut self, table: Table, key: RecordKey, record: Bytes) {
         self.writes.push(Write::Put(table, key, record));
     }
@@ -217,9 +214,9 @@ impl Changes {
     }
 
     fn watch_deadline(&mut self, number: u64, deadline: Option<Timestamp>) {
-        if let Some(at) = deadline {
-            self.insert(Index::Deadline, Entry::number(at.millis(), number));
-        }
+        let entry =
+            deadline.map(|at| Write::Insert(Index::Deadline, Entry::number(at.millis(), number)));
+        self.writes.extend(entry);
     }
 
     pub(crate) fn unwatch_deadline(&mut self, job: &JobFacts) {

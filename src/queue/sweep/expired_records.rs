@@ -4,12 +4,13 @@ use super::Due;
 use crate::{
     domain::ids::QueueName,
     queue::{
+        claim_requests,
         context::CallContext,
         cross_queue,
         state_changes::{Changes, FINISHED_KEYS_MAX},
     },
     store::{
-        StoreError,
+        REPLY_KEPT, StoreError,
         storage::{Entry, Fence, Index, Member, RecordKey, Storage, Table},
     },
 };
@@ -31,8 +32,13 @@ pub(super) async fn remove_expired<S: Storage>(
             }
             Member::Record(table, key) => {
                 changes.fence(Fence::At(Index::Expires, entry.clone()));
-                changes.delete(*table, key.clone());
                 changes.remove(Index::Expires, entry.clone());
+                if *table == Table::Request && claim_requests::is_in_use(store, queue, key).await? {
+                    let score = now.after(REPLY_KEPT).millis();
+                    changes.insert(Index::Expires, Entry { score, ..entry.clone() });
+                } else {
+                    changes.delete(*table, key.clone());
+                }
             }
             _ => changes.remove(Index::Expires, entry.clone()),
         }
