@@ -111,8 +111,8 @@ struct ServeArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     insecure: Option<bool>,
-    /// What is certain when a call is answered: fsync; interval(100ms), where a power cut loses up to that
-    /// long of what was acknowledged; or none, where it loses more. On Redis primary, replicated(n) or fsync(n) [default: fsync, on Redis primary]
+    /// What is certain when a call is answered: fsync, or none, where a power cut loses what was
+    /// acknowledged. On Redis primary, replicated(n) or fsync(n) [default: fsync, on Redis primary]
     #[arg(long, value_name = "LEVEL", env = "REDRIVE_DURABILITY", hide_env_values = true)]
     #[arg(value_parser = durability)]
     durability: Option<Durability>,

@@ -1,8 +1,7 @@
 //! A store in memory: calls run where they are made.
 
 use crate::{
-    domain::{limits::Limits, time::Timestamp},
-    env::Clock,
+    domain::time::Timestamp,
     queue::{self, Call, CallContext, Host, Notifier, Queues, Reply, StoreLimits, View, Viewed},
     store::{Health, Listener, StoreError, memory::MemoryStorage, storage::Reads},
 };
@@ -37,15 +36,6 @@ impl MemoryStore {
             closed: AtomicBool::new(false),
         };
         Self::open(host, notifier).await
-    }
-
-    /// A store that is new, with the usual limits.
-    pub async fn new_in_memory(
-        clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Self, StoreError> {
-        let limits = StoreLimits { queues: Limits::default().queues, leases: usize::MAX };
-        Self::open_memory(MemoryStorage::new(clock), limits, listener).await
     }
 }
 
