@@ -20,9 +20,9 @@ VOLUME /data
 # By number, so that Kubernetes can check runAsNonRoot.
 USER 65532:65532
 EXPOSE 7433
-# redrive drains on SIGTERM: waiting workers are sent home, leases stay, nothing is lost.
+# redrive drains on SIGTERM: pending claims return with DRAINING, leases stay, nothing is lost.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["redrive"]
-# --insecure means: no keys configured, so everybody who reaches the port may do everything. Publish it to trusted
+# --insecure means: no keys configured, so every client that reaches the port may do everything. Publish it to trusted
 # networks only (for example -p 127.0.0.1:7433:7433).
 CMD ["serve", "--data", "/data", "--listen", "0.0.0.0:7433", "--insecure"]

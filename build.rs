@@ -3,10 +3,7 @@
 use prost::Message;
 use std::{env, error::Error, fs, path::PathBuf};
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the environment is how Cargo talks to a build script"
-)]
+#[expect(clippy::disallowed_methods, reason = "the environment is how Cargo talks to a build script")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let files = ["redrive/v1/queue.proto", "redrive/v1/admin.proto"];

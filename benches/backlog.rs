@@ -8,13 +8,11 @@
 
 mod subjects;
 
-use redrive::{domain::verdict::Ending, env::instant};
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use redrive::{domain::Outcome, env::instant};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs};
 use subjects::{Subject, callgrind, failure};
 
 /// The same work may cost this much more: the trees get deeper, nothing else grows.
@@ -27,8 +25,7 @@ const ASIDE: usize = 1_000_000;
 const JOBS: usize = 1_000;
 const BATCH: usize = 100;
 /// In this order: what is promoted has failed before. The last two are counted per call.
-const VERBS: [&str; 6] =
-    ["enqueue", "claim and ack", "claim and nack", "promote", "stats", "first page"];
+const VERBS: [&str; 6] = ["enqueue", "claim and ack", "claim and nack", "promote", "stats", "first page"];
 /// What every job goes through.
 const LIFE: [&str; 2] = ["enqueue", "claim and ack"];
 /// What has to cost the same. An enqueue alone finds its place at the end of a deeper tree and shows that most.
@@ -114,15 +111,15 @@ struct Backlog {
     waiting: usize,
 }
 
-fn fill(room: &Path, name: &str, waiting: usize, aside: usize, ending: Option<&Ending>) -> Backlog {
+fn fill(room: &Path, name: &str, waiting: usize, aside: usize, outcome: Option<&Outcome>) -> Backlog {
     let backlog = Backlog { name: name.to_owned(), directory: room.join(name), waiting };
     let began = instant();
     let mut subject = Subject::open(&backlog.directory);
-    if let Some(ending) = ending {
+    if let Some(outcome) = outcome {
         for _ in 0..aside / 1_000 {
             subject.enqueue(1_000);
             let leases = subject.claim(1_000);
-            subject.end(leases, ending);
+            subject.end(leases, outcome);
         }
     }
     subject.close();
@@ -181,10 +178,7 @@ struct Cost {
 
 impl Cost {
     fn plus(self, other: Self) -> Self {
-        Self {
-            instructions: self.instructions + other.instructions,
-            pages: self.pages + other.pages,
-        }
+        Self { instructions: self.instructions + other.instructions, pages: self.pages + other.pages }
     }
 }
 
@@ -206,15 +200,13 @@ fn compare(waiting: usize, aside: usize) {
     // On a disk, not in memory: /tmp may be too small.
     let room = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("there is room");
     let permanent = match failure() {
-        Ending::Failed { failure, .. } => {
-            Ending::Failed { failure, permanent: true, retry_after: None }
-        }
+        Outcome::Failed { failure, .. } => Outcome::Failed { failure, permanent: true, retry_after: None },
         other => other,
     };
     let later = match failure() {
-        Ending::Failed { failure, .. } => {
+        Outcome::Failed { failure, .. } => {
             let retry_after = Some(Duration::from_secs(1_800));
-            Ending::Failed { failure, permanent: false, retry_after }
+            Outcome::Failed { failure, permanent: false, retry_after }
         }
         other => other,
     };

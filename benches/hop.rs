@@ -9,7 +9,7 @@
 mod redis_server;
 mod subjects;
 
-use redrive::grpc::pb::{self, queue_service_client::QueueServiceClient};
+use redrive::{grpc::pb, grpc::pb::queue_service_client::QueueServiceClient};
 use std::time::{Duration, Instant};
 use subjects::server::Server;
 use tonic::transport::Channel;

@@ -8,25 +8,23 @@
 
 mod subjects;
 
-use redrive::{domain::presets::Preset, queue::measured};
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    hint::black_box,
-    path::{Path, PathBuf},
-    process::{Command, ExitCode},
-    time::Duration,
-};
+use redrive::{domain::Preset, queue::measured};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use std::{env, fs};
 use subjects::{Subject, callgrind};
 
 /// A count that is higher by more than this share fails the check.
-const TOLERANCE: f64 = 0.05;
+const TOLERANCE: f64 = 0.03;
 /// The same work may cost this much more with a hundred times the backlog: the trees get deeper, nothing else grows.
 const BACKLOG_MAX: f64 = 1.25;
 const BACKLOGS: [usize; 2] = [1_000, 100_000];
 const BATCHES: [usize; 2] = [1, 100];
 const VERBS: [&str; 4] = ["enqueue", "claim", "claim and ack", "claim and nack"];
-const FUNCTIONS: [&str; 4] = ["judge", "backoff", "write job", "read job"];
+const FUNCTIONS: [&str; 4] = ["decide", "backoff", "write job", "read job"];
 /// Jobs of one run; the smaller backlog has as many.
 const JOBS: usize = 1_000;
 
@@ -84,7 +82,7 @@ fn call(function: &str) {
     for _ in 0..JOBS {
         match function {
             "nothing" => return,
-            "judge" => drop(black_box(subjects::judged())),
+            "decide" => drop(black_box(subjects::decided())),
             "backoff" => drop(black_box(policy.backoff(3, Some(Duration::from_secs(2)), 0.4))),
             "write job" => drop(black_box(measured::write_job(black_box(&spec)))),
             "read job" => drop(black_box(measured::read_job(black_box(&record)))),
@@ -184,8 +182,8 @@ fn record() -> ExitCode {
 }
 
 fn check() -> ExitCode {
-    let text = fs::read_to_string(path())
-        .expect("benches/instructions.toml is there: script/bench-check --record writes it");
+    let text =
+        fs::read_to_string(path()).expect("benches/instructions.toml is there: script/bench-check --record writes it");
     let recorded: Recorded = toml::from_str(&text).expect("benches/instructions.toml can be read");
     if recorded.compiler != compiler() {
         println!("note: recorded with {}, this is {}\n", recorded.compiler, compiler());
@@ -228,8 +226,7 @@ fn against_backlog(counts: &Counts) -> Vec<String> {
         let [few, many] = BACKLOGS.map(|backlog| counts[&name(verb, batch, backlog)] as f64);
         if many > few * BACKLOG_MAX {
             let ratio = many / few;
-            problems
-                .push(format!("{verb}, {batch} per call: {ratio:.2} times as many with a backlog"));
+            problems.push(format!("{verb}, {batch} per call: {ratio:.2} times as many with a backlog"));
         }
     }
     problems

@@ -7,7 +7,7 @@
 mod subjects;
 
 use divan::{Bencher, black_box};
-use redrive::{domain::presets::Preset, queue::measured};
+use redrive::{domain::Preset, queue::measured};
 use std::time::Duration;
 use subjects::Subject;
 
@@ -16,8 +16,8 @@ fn main() {
 }
 
 #[divan::bench]
-fn judge() {
-    black_box(subjects::judged());
+fn decide() {
+    black_box(subjects::decided());
 }
 
 #[divan::bench]

@@ -6,10 +6,7 @@
 
 mod subjects;
 
-use redrive::{
-    env::instant,
-    grpc::pb::{self, queue_service_client::QueueServiceClient},
-};
+use redrive::{env::instant, grpc::pb, grpc::pb::queue_service_client::QueueServiceClient};
 use std::{fs, path::Path, time::Duration};
 use subjects::{Subject, server::Server};
 
@@ -43,9 +40,7 @@ async fn main() {
     }
     took.sort_unstable();
     let median = took[took.len() / 2];
-    println!(
-        "{WAITING} jobs waiting: first claim {median:.1?} after the start, median of {ROUNDS}"
-    );
+    println!("{WAITING} jobs waiting: first claim {median:.1?} after the start, median of {ROUNDS}");
     assert!(median < FIRST_CLAIM_MAX, "{median:.1?}, and under {FIRST_CLAIM_MAX:?} are wanted");
 }
 

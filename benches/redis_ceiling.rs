@@ -14,16 +14,14 @@ mod redis_server;
 mod subjects;
 
 use redis_server::Server;
-use redrive::{
-    domain::{limits::Limits, settings::Settings},
-    env::{SystemClock, instant, random},
-    grpc::pb::{self, queue_service_client::QueueServiceClient},
-    queue::hosts::redis::RedisStore,
-    store::{
-        Ack, Ask, Claim, Settlements, Share, Store,
-        redis::{Options, connection::Address},
-    },
-};
+use redrive::domain::{Limits, Settings};
+use redrive::env::{SystemClock, instant};
+use redrive::grpc::pb;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::queue::hosts::redis::RedisStore;
+use redrive::queue::{Ack, Claim, Settlements, Share};
+use redrive::store::redis::Options;
+use redrive::store::redis::connection::Address;
 use std::{sync::Arc, time::Duration};
 use subjects::server::Server as Served;
 use tonic::transport::Channel;
@@ -57,8 +55,7 @@ async fn main() {
     for round in 1..=ROUNDS {
         let mut costs = Vec::new();
         for count in [1, 3] {
-            let servers: Vec<_> =
-                (0..count).map(|_| Served::start("--redis", redis.address())).collect();
+            let servers: Vec<_> = (0..count).map(|_| Served::start("--redis", redis.address())).collect();
             let before = cpu_seconds(&redis);
             served(&servers).await;
             costs.push((cpu_seconds(&redis) - before) / JOBS as f64 * 1e6);
@@ -73,10 +70,7 @@ async fn main() {
     let spread = median(spreads);
     println!("median {spread:.2} ×");
     assert!(ratio >= RATIO_MIN, "the ratio is {ratio:.2}, and should be at least {RATIO_MIN}");
-    assert!(
-        spread <= SPREAD_MAX,
-        "three servers cost {spread:.2} ×, at most {SPREAD_MAX} is wanted"
-    );
+    assert!(spread <= SPREAD_MAX, "three servers cost {spread:.2} ×, at most {SPREAD_MAX} is wanted");
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {
@@ -131,8 +125,7 @@ async fn calls(mut client: QueueServiceClient<Channel>) {
 }
 
 fn cpu_seconds(redis: &Server) -> f64 {
-    let mut connection =
-        redis::Client::open(redis.address()).and_then(|client| client.get_connection()).unwrap();
+    let mut connection = redis::Client::open(redis.address()).and_then(|client| client.get_connection()).unwrap();
     let info: String = redis::cmd("INFO").arg("cpu").query(&mut connection).unwrap();
     let used = |field: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
@@ -145,9 +138,9 @@ fn cpu_seconds(redis: &Server) -> f64 {
 
 async fn bare(redis: &str) -> f64 {
     let options = Options::new(Address::parse(redis).unwrap());
-    let (clock, listener) = (Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let (clock, setup) = (Arc::new(SystemClock::new()), subjects::setup(Settings::default()));
     let queues = Limits::default().queues;
-    let store = RedisStore::open_redis(options, queues, false, clock, listener);
+    let store = RedisStore::open_redis(options, queues, false, clock, setup);
     let store = Arc::new(store.await.unwrap());
     let began = instant();
     let loops: Vec<_> = (0..WORKERS)
@@ -171,7 +164,7 @@ async fn bare(redis: &str) -> f64 {
 /// A batch of jobs from its beginning to its end.
 async fn lives(store: &RedisStore) {
     let jobs = (0..BATCH).map(|_| subjects::new_job()).collect();
-    store.enqueue(ask(), jobs).await.unwrap();
+    store.enqueue(jobs).await.unwrap();
     let claim = Claim {
         shares: vec![Share { queue: subjects::queue(), first: usize::MAX }],
         max_jobs: BATCH,
@@ -181,15 +174,10 @@ async fn lives(store: &RedisStore) {
         request_id: String::new(),
         settle: Settlements::default(),
     };
-    let claimed = store.claim(ask(), claim).await.unwrap().jobs;
+    let claimed = store.claim(claim).await.unwrap().jobs.delivered();
     assert_eq!(claimed.len(), BATCH, "there are as many jobs as workers ask for");
     let ack = |lease| Ack { lease, note: String::new(), result: Default::default() };
     let acks = claimed.into_iter().map(|job| ack(job.delivery.lease)).collect();
-    let settled =
-        store.settle(ask(), Settlements { acks, ..Settlements::default() }).await.unwrap();
+    let settled = store.settle(Settlements { acks, ..Settlements::default() }).await.unwrap();
     assert!(settled.acks.iter().all(Result::is_ok));
-}
-
-fn ask() -> Ask {
-    Ask { settings: Arc::new(Settings::default()), seed: random() }
 }

@@ -15,15 +15,13 @@ mod redis_server;
 mod subjects;
 
 use redis_server::Server;
-use redrive::{
-    domain::{ids::QueueName, job::NewJob, lease::Lease, limits::Limits, settings::Settings},
-    env::{SystemClock, instant, random},
-    queue::hosts::redis::RedisStore,
-    store::{
-        Ack, Ask, Claim, Nack, Settlements, Share, Store,
-        redis::{Options, connection::Address},
-    },
-};
+use redrive::domain::{Lease, Limits, NewJob, QueueName, Settings};
+use redrive::env::{SystemClock, instant};
+use redrive::queue::hosts::redis::RedisStore;
+use redrive::queue::{Ack, Claim, Nack, Settlements, Share};
+use redrive::queue::{Host, Queues};
+use redrive::store::redis::Options;
+use redrive::store::redis::connection::Address;
 use std::{sync::Arc, time::Duration};
 
 const ROUNDS: usize = 7;
@@ -49,10 +47,7 @@ async fn main() {
     for _ in 0..ROUNDS {
         rounds.push(round().await);
     }
-    println!(
-        "{:<50}{:>10}{:>10}{:>12}{:>10}",
-        "per job", "commands", "scripts", "script µs", "jobs/s"
-    );
+    println!("{:<50}{:>10}{:>10}{:>12}{:>10}", "per job", "commands", "scripts", "script µs", "jobs/s");
     for (at, (part, _)) in rounds[0].iter().enumerate() {
         let figures = |of: fn(&Cost) -> f64| rounds.iter().map(move |parts| of(&parts[at].1));
         println!(
@@ -112,14 +107,14 @@ async fn round() -> Vec<(String, Cost)> {
 
 async fn open(address: &str) -> RedisStore {
     let options = Options::new(Address::parse(address).unwrap());
-    let (clock, listener) = (Arc::new(SystemClock::new()), Arc::new(subjects::Nobody));
+    let (clock, setup) = (Arc::new(SystemClock::new()), subjects::setup(settings()));
     let queues = Limits::default().queues;
-    let store = RedisStore::open_redis(options, queues, false, clock, listener);
+    let store = RedisStore::open_redis(options, queues, false, clock, setup);
     store.await.unwrap()
 }
 
 /// Each caller has its share of the leases and nacks one after the other.
-async fn nack_at_once<S: Store>(work: Work<S>, leases: &[Lease]) {
+async fn nack_at_once<H: Host>(work: Work<H>, leases: &[Lease]) {
     let callers: Vec<_> = leases
         .chunks(leases.len().div_ceil(CALLERS))
         .map(|own| {
@@ -147,8 +142,7 @@ async fn cost(redis: &mut redis::Connection, part: impl Future<Output = ()>) -> 
     let stats: String = redis::cmd("INFO").arg("commandstats").query(redis).unwrap();
     let (mut commands, mut scripts, mut script_us) = (0, 0, 0);
     for line in stats.lines() {
-        let Some((name, figures)) = line.strip_prefix("cmdstat_").and_then(|l| l.split_once(':'))
-        else {
+        let Some((name, figures)) = line.strip_prefix("cmdstat_").and_then(|l| l.split_once(':')) else {
             continue;
         };
         // Asked by this program.
@@ -177,45 +171,42 @@ fn figure(figures: &str, name: &str) -> u64 {
 
 // ---- what is done ----
 
+fn settings() -> Settings {
+    let mut settings = Settings::default();
+    let defaults = Arc::make_mut(&mut settings.defaults);
+    // The breaker counts what fails, but after that one success it does not open.
+    defaults.breaker.quiet_period = LONG;
+    // What has failed does not come due while others are claimed.
+    defaults.policy.base_delay = LONG;
+    defaults.policy.max_delay = LONG * 2;
+    settings
+}
+
 /// Calls on one queue, through the contract alone.
-struct Work<S> {
-    store: Arc<S>,
-    settings: Arc<Settings>,
+struct Work<H> {
+    store: Arc<Queues<H>>,
     queue: QueueName,
     keyed: bool,
     jobs: u64,
 }
 
-impl<S> Clone for Work<S> {
+impl<H> Clone for Work<H> {
     fn clone(&self) -> Self {
-        let (store, settings) = (self.store.clone(), self.settings.clone());
-        Self { store, settings, queue: self.queue.clone(), ..*self }
+        Self { store: self.store.clone(), queue: self.queue.clone(), ..*self }
     }
 }
 
-impl<S: Store> Work<S> {
+impl<H: Host> Work<H> {
     /// The queue is there, its scripts are known, and a job has been done in it.
-    async fn begin(store: &Arc<S>, queue: &str, keyed: bool) -> Self {
-        let mut settings = Settings::default();
-        let defaults = Arc::make_mut(&mut settings.defaults);
-        // The breaker counts what fails, but after that one success it does not open.
-        defaults.breaker.quiet_period = LONG;
-        // What has failed does not come due while others are claimed.
-        defaults.policy.base_delay = LONG;
-        defaults.policy.max_delay = LONG * 2;
-        let settings = Arc::new(settings);
+    async fn begin(store: &Arc<Queues<H>>, queue: &str, keyed: bool) -> Self {
         let queue = QueueName::parse(queue).unwrap();
-        let mut work = Self { store: store.clone(), settings, queue, keyed, jobs: 0 };
+        let mut work = Self { store: store.clone(), queue, keyed, jobs: 0 };
         work.enqueue(2).await;
         let leases = work.claim(1).await;
         work.ack(leases).await;
         let leases = work.claim(1).await;
         work.nack(leases).await;
         work
-    }
-
-    fn ask(&self) -> Ask {
-        Ask { settings: self.settings.clone(), seed: random() }
     }
 
     fn new_job(&mut self) -> NewJob {
@@ -226,7 +217,7 @@ impl<S: Store> Work<S> {
 
     async fn enqueue(&mut self, jobs: usize) {
         let jobs = (0..jobs).map(|_| self.new_job()).collect();
-        let added = self.store.enqueue(self.ask(), jobs).await.unwrap();
+        let added = self.store.enqueue(jobs).await.unwrap();
         assert!(added.iter().all(|added| added.as_ref().is_ok_and(|job| !job.deduplicated)));
     }
 
@@ -240,7 +231,7 @@ impl<S: Store> Work<S> {
             request_id: String::new(),
             settle: Settlements::default(),
         };
-        let claimed = self.store.claim(self.ask(), claim).await.unwrap().jobs;
+        let claimed = self.store.claim(claim).await.unwrap().jobs.delivered();
         assert_eq!(claimed.len(), jobs, "so many are ready");
         claimed.into_iter().map(|job| job.delivery.lease).collect()
     }
@@ -252,14 +243,14 @@ impl<S: Store> Work<S> {
     }
 
     async fn nack(&self, leases: Vec<Lease>) {
-        let ending = subjects::failure();
-        let nack = |lease| Nack { lease, ending: ending.clone(), checkpoint: String::new() };
+        let outcome = subjects::failure();
+        let nack = |lease| Nack { lease, outcome: outcome.clone(), checkpoint: String::new() };
         let nacks = leases.into_iter().map(nack).collect();
         self.settle(Settlements { nacks, ..Settlements::default() }).await;
     }
 
     async fn settle(&self, settlements: Settlements) {
-        let settled = self.store.settle(self.ask(), settlements).await.unwrap();
+        let settled = self.store.settle(settlements).await.unwrap();
         assert!(settled.acks.iter().all(Result::is_ok) && settled.nacks.iter().all(Result::is_ok));
     }
 }

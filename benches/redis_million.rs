@@ -12,11 +12,11 @@ mod backlog;
 #[path = "../tests/store/builders.rs"]
 mod builders;
 #[allow(dead_code, reason = "the suite uses the rest of it")]
+#[path = "../tests/store/recorded_events.rs"]
+mod recorded_events;
+#[allow(dead_code, reason = "the suite uses the rest of it")]
 #[path = "../tests/store/redis_server.rs"]
 mod redis_server;
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-#[path = "../tests/store/told.rs"]
-mod told;
 
 use backlog::{BYTES_PER_JOB, Backlog, Calls};
 
@@ -31,10 +31,10 @@ const SLOW_MAX: f64 = 1.0;
 async fn main() {
     let mut backlog = Backlog::open().await;
     backlog.grow(FEW).await;
-    // Once before, so that everything is known to everybody.
+    // A first round is not measured: it loads scripts and fills caches.
     backlog.commands_of_one_round().await;
     let few = backlog.commands_of_one_round().await;
-    println!("commands for an enqueue, a claim of ten and a burial with {FEW} jobs: {few:?}");
+    println!("commands for an enqueue, a claim of ten and a dead-lettering with {FEW} jobs: {few:?}");
     let before = backlog.used_memory();
     backlog.grow(MANY).await;
     let bytes = (backlog.used_memory() - before) / MANY;
@@ -42,7 +42,7 @@ async fn main() {
     let growing = backlog.calls();
     tell("while it grew", growing);
     let many = backlog.commands_of_one_round().await;
-    println!("commands for an enqueue, a claim of ten and a burial with {MANY} jobs: {many:?}");
+    println!("commands for an enqueue, a claim of ten and a dead-lettering with {MANY} jobs: {many:?}");
     for _ in 0..ROUNDS {
         backlog.commands_of_one_round().await;
     }

@@ -6,7 +6,7 @@
 
 mod subjects;
 
-use redrive::grpc::pb::{self, queue_service_client::QueueServiceClient};
+use redrive::{grpc::pb, grpc::pb::queue_service_client::QueueServiceClient};
 use std::time::{Duration, SystemTime};
 use subjects::server::Server;
 
@@ -17,8 +17,7 @@ const P99_MAX: Duration = Duration::from_millis(20);
 async fn main() {
     let data = tempfile::tempdir().expect("there is room for a directory");
     let server = Server::start("--data", &data.path().display().to_string());
-    let mut client =
-        QueueServiceClient::connect(server.address.clone()).await.expect("the server answers");
+    let mut client = QueueServiceClient::connect(server.address.clone()).await.expect("the server answers");
     let policy = pb::RetryPolicy {
         max_retries: Some(1000),
         strategy: pb::BackoffStrategy::Fixed.into(),

@@ -1,11 +1,9 @@
 //! The one place that reads clocks and randomness. Everything else is handed what it needs.
 
-use crate::domain::store_clock::{BootId, Reading};
+use crate::domain::{BootId, Reading};
 use rand::RngExt;
-use std::{
-    sync::Mutex,
-    time::{Duration, Instant, SystemTime},
-};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The machine's clocks.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
@@ -49,7 +47,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A clock that stands still until it is told to move.
+/// A clock that stands still until it is moved.
 #[derive(Debug)]
 pub struct ManualClock(Mutex<Reading>);
 
@@ -66,7 +64,7 @@ impl ManualClock {
         });
     }
 
-    /// Somebody sets the wall clock; no time passes.
+    /// The wall clock is set; no time passes.
     pub fn jump_wall(&self, seconds: i64) {
         self.change(|reading| {
             reading.wall_us = reading.wall_us.saturating_add_signed(seconds * 1_000_000);

@@ -5,13 +5,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::{BufRead, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 const ADDRESS: &str = "127.0.0.1:7433";
 
@@ -99,11 +97,9 @@ fn entry(line: &str) -> Option<(&str, &str)> {
 
 #[test]
 fn the_readme_shows_what_really_happens() {
-    let readme =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let server = Server::start();
-    let mut here: HashMap<String, String> =
-        HashMap::from([(ADDRESS.into(), server.address.clone())]);
+    let mut here: HashMap<String, String> = HashMap::from([(ADDRESS.into(), server.address.clone())]);
     let blocks = shown(&readme);
     assert!(blocks.len() >= 8, "the README lost its examples");
     for Shown { mut command, output } in blocks {
@@ -111,13 +107,11 @@ fn the_readme_shows_what_really_happens() {
             command = command.replace(readers, ours);
         }
         let really = run(&command);
-        let context =
-            || format!("{command}\nshown:\n{}\nreally:\n{}", output.join("\n"), really.join("\n"));
+        let context = || format!("{command}\nshown:\n{}\nreally:\n{}", output.join("\n"), really.join("\n"));
         assert_eq!(output.len(), really.len(), "{}", context());
         for (shown, really) in output.iter().zip(&really) {
             let mut expected = shown.clone();
-            if let (Some((key, value)), Some((real_key, real_value))) =
-                (entry(shown), entry(really))
+            if let (Some((key, value)), Some((real_key, real_value))) = (entry(shown), entry(really))
                 && key == real_key
                 && CHANGING.contains(&key)
             {

@@ -71,13 +71,13 @@ ${again}`;
 // Whether redrive is as far ahead of each peer as it means to be.
 export function summary(report) {
   const mine = best(report.results);
-  const judged = report.results.filter((row) => row.target).map((row) => {
+  const compared = report.results.filter((row) => row.target).map((row) => {
     const factor = ratio(mine, row);
-    const verdict = factor === null ? "not measured" : `${times(factor)}: ${factor > row.target ? "yes" : "NO"}`;
-    return `${row.name}, ${row.how}, ${row.durability}: target ${row.target} ×, reached ${verdict}`;
+    const reached = factor === null ? "not measured" : `${times(factor)}: ${factor > row.target ? "yes" : "NO"}`;
+    return `${row.name}, ${row.how}, ${row.durability}: target ${row.target} ×, reached ${reached}`;
   });
   const from = mine ? `redrive, ${mine.how}, ${mine.durability}: ${number(mine.median)} jobs/s` : "redrive was not measured";
-  return [from, ...judged, ...report.missing.map(({ name, reason }) => `${name}: ${reason}`)].join("\n");
+  return [from, ...compared, ...report.missing.map(({ name, reason }) => `${name}: ${reason}`)].join("\n");
 }
 
 const own = (rows) => rows.filter((row) => row.name === "redrive" && row.fsynced && row.median !== null);

@@ -72,7 +72,7 @@ async function rabbitmq(directory) {
     RABBITMQ_LOG_BASE: directory,
     RABBITMQ_LOGS: "-",
     RABBITMQ_ENABLED_PLUGINS_FILE: `${directory}/plugins`,
-    // A name server of its own: one that runs already belongs to somebody else.
+    // A name server of its own: one that runs already belongs to another program.
     ERL_EPMD_PORT: String(epmd),
     ERL_EPMD_ADDRESS: "127.0.0.1",
   };

@@ -8,24 +8,16 @@ pub(crate) mod callgrind;
 pub(crate) mod server;
 
 use bytes::Bytes;
-use redrive::{
-    domain::{
-        failure::Failure,
-        ids::{JobId, QueueName},
-        job::{Body, Delivery, Expiry, NewJob, Progress, Spec, Start},
-        lease::Lease,
-        settings::Settings,
-        time::Timestamp,
-        verdict::{Chance, Ending, Leased, Standing, Verdict, judge},
-    },
-    env::ManualClock,
-    queue::hosts::sqlite::SqliteStore,
-    store::{
-        Ack, Ask, BreakerNotice, Claim, DeadNotice, Depths, JobQuery, Listener, Nack, Settlements,
-        Share, Store, Sweep,
-        sqlite::{Durability, Options},
-    },
+use redrive::domain::{
+    Body, BreakerFacts, Delivery, Failure, JobId, Lease, Leased, NewJob, Outcome, Progress, QueueName, RandomFractions,
+    RetryDecision, Settings, Spec, Timestamp, decide,
 };
+use redrive::env::ManualClock;
+use redrive::queue::hosts::sqlite::SqliteStore;
+use redrive::queue::{Ack, Claim, Depths, JobQuery, Nack, Settlements, Share, Sweep};
+use redrive::queue::{Event, EventKind, Setup, Subscriber, Subscribers};
+use redrive::store::sqlite::{Durability, Options};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{path::Path, sync::Arc, time::Duration};
 
 pub(crate) const PAYLOAD: usize = 256;
@@ -34,49 +26,39 @@ pub(crate) fn queue() -> QueueName {
     QueueName::parse("bench").expect("a queue's name")
 }
 
-pub(crate) fn failure() -> Ending {
+pub(crate) fn failure() -> Outcome {
     let failure = Failure::new("SmtpTimeout", "no answer from mx1 after 30 s");
-    Ending::Failed { failure, permanent: false, retry_after: None }
+    Outcome::Failed { failure, permanent: false, retry_after: None }
 }
 
 /// A store, and the one thread that calls it.
 pub(crate) struct Subject {
     store: SqliteStore,
-    settings: Arc<Settings>,
     runtime: tokio::runtime::Runtime,
     clock: Arc<ManualClock>,
-    calls: u64,
 }
 
 impl Subject {
     pub(crate) fn open(directory: &Path) -> Self {
-        let options =
-            Options { durability: Durability::None, reserve_bytes: 0, ..Options::new(directory) };
+        let options = Options { durability: Durability::None, reserve_bytes: 0, ..Options::new(directory) };
         let clock = Arc::new(ManualClock::at(Duration::from_secs(1_800_000_000)));
         // The queue's breaker would rightly hold back work of which every attempt fails.
         let mut settings = Settings::default();
         Arc::make_mut(&mut settings.defaults).breaker.disabled = true;
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let limits = SqliteStore::default_limits();
-        let store = SqliteStore::open_sqlite(options, limits, clock.clone(), Arc::new(Nobody));
+        let store = SqliteStore::open_sqlite(options, limits, clock.clone(), setup(settings));
         let store = runtime.block_on(store).expect("the store opens");
-        Self { store, settings: Arc::new(settings), runtime, clock, calls: 0 }
-    }
-
-    fn ask(&mut self) -> Ask {
-        self.calls += 1;
-        Ask { settings: self.settings.clone(), seed: self.calls }
+        Self { store, runtime, clock }
     }
 
     pub(crate) fn enqueue(&mut self, jobs: usize) {
         let jobs = (0..jobs).map(|_| new_job()).collect();
-        let ask = self.ask();
-        let added = self.runtime.block_on(self.store.enqueue(ask, jobs));
+        let added = self.runtime.block_on(self.store.enqueue(jobs));
         assert!(added.expect("the store is well").iter().all(Result::is_ok));
     }
 
     pub(crate) fn claim(&mut self, jobs: usize) -> Vec<Lease> {
-        let ask = self.ask();
         let claim = Claim {
             shares: vec![Share { queue: queue(), first: usize::MAX }],
             max_jobs: jobs,
@@ -86,8 +68,8 @@ impl Subject {
             request_id: String::new(),
             settle: Settlements::default(),
         };
-        let claimed = self.runtime.block_on(self.store.claim(ask, claim));
-        let claimed = claimed.expect("the store is well").jobs;
+        let claimed = self.runtime.block_on(self.store.claim(claim));
+        let claimed = claimed.expect("the store is well").jobs.delivered();
         assert_eq!(claimed.len(), jobs, "so many are ready");
         claimed.into_iter().map(|job| job.delivery.lease).collect()
     }
@@ -102,15 +84,14 @@ impl Subject {
         self.end(leases, &failure());
     }
 
-    pub(crate) fn end(&mut self, leases: Vec<Lease>, ending: &Ending) {
-        let nack = |lease| Nack { lease, ending: ending.clone(), checkpoint: String::new() };
+    pub(crate) fn end(&mut self, leases: Vec<Lease>, outcome: &Outcome) {
+        let nack = |lease| Nack { lease, outcome: outcome.clone(), checkpoint: String::new() };
         let nacks = leases.into_iter().map(nack).collect();
         self.settle(Settlements { nacks, ..Settlements::default() });
     }
 
     fn settle(&mut self, settlements: Settlements) {
-        let ask = self.ask();
-        let settled = self.runtime.block_on(self.store.settle(ask, settlements));
+        let settled = self.runtime.block_on(self.store.settle(settlements));
         let settled = settled.expect("the store is well");
         assert!(settled.acks.iter().all(Result::is_ok) && settled.nacks.iter().all(Result::is_ok));
     }
@@ -121,10 +102,8 @@ impl Subject {
 
     /// Makes ready what is due, as much as one call does.
     pub(crate) fn promote(&mut self) -> usize {
-        let sweep =
-            Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
-        let ask = self.ask();
-        self.runtime.block_on(self.store.sweep(ask, sweep)).expect("the store is well").promoted
+        let sweep = Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+        self.runtime.block_on(self.store.sweep(sweep)).expect("the store is well").promoted
     }
 
     pub(crate) fn depths(&mut self) -> Depths {
@@ -134,7 +113,7 @@ impl Subject {
 
     pub(crate) fn stats(&mut self) {
         let stats = self.runtime.block_on(self.store.stats(Some(queue())));
-        assert!(stats.expect("the store is well").is_some());
+        stats.expect("the store is well");
     }
 
     pub(crate) fn first_page(&mut self) -> usize {
@@ -149,7 +128,7 @@ impl Subject {
             looks_max: usize::MAX,
         };
         let page = self.runtime.block_on(self.store.jobs(query)).expect("the store is well");
-        page.expect("the queue is there").jobs.len()
+        page.jobs.len()
     }
 
     pub(crate) fn close(self) {
@@ -157,16 +136,25 @@ impl Subject {
     }
 }
 
-/// Who is told nothing.
-pub(crate) struct Nobody;
+/// Wants what the server's subscribers want, and does nothing with it.
+struct Unused;
 
-impl Listener for Nobody {
-    fn available(&self, _: &QueueName, _: usize) {}
-    fn come_due(&self, _: &QueueName) {}
-    fn due(&self, _: Timestamp) {}
-    fn died(&self, _: &DeadNotice) {}
-    fn cancel_requested(&self, _: Lease) {}
-    fn breaker(&self, _: &BreakerNotice) {}
+impl Subscriber for Unused {
+    fn wants(&self, kind: EventKind) -> bool {
+        kind != EventKind::Due
+    }
+
+    fn event(&self, _: &Event) {}
+}
+
+/// Every run has the same seeds.
+pub(crate) fn setup(settings: Settings) -> Setup {
+    let calls = AtomicU64::new(0);
+    Setup {
+        settings: Arc::new(settings),
+        subscribers: Subscribers::default().with(Arc::new(Unused)),
+        random: Arc::new(move || calls.fetch_add(1, Ordering::Relaxed)),
+    }
 }
 
 pub(crate) fn new_job() -> NewJob {
@@ -179,8 +167,8 @@ pub(crate) fn new_job() -> NewJob {
         headers: Vec::new(),
         body: body(),
         priority: 0,
-        start: Start::Now,
-        expiry: Expiry::Never,
+        start: None,
+        expiry: None,
         policy: None,
     }
 }
@@ -208,7 +196,7 @@ pub(crate) fn spec() -> Spec {
 }
 
 /// The second attempt of a job with three retries has failed.
-pub(crate) fn judged() -> Verdict {
+pub(crate) fn decided() -> RetryDecision {
     let now = Timestamp::from_millis(1_800_000_000_000);
     let delivery = Delivery {
         lease: Lease {
@@ -235,8 +223,8 @@ pub(crate) fn judged() -> Verdict {
         progress: &progress,
         policy: None,
         expires_at: None,
-        breaker: Standing::default(),
+        breaker: BreakerFacts::default(),
     };
     let settings = Settings::default();
-    judge(leased, failure(), &settings.defaults, now, Chance { jitter: 0.4, spread: 0.6 })
+    decide(leased, failure(), &settings.defaults, now, RandomFractions { jitter: 0.4, spread: 0.6 })
 }

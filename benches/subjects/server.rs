@@ -1,9 +1,7 @@
 //! The real server, as a process of its own.
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 
 pub(crate) struct Server {
     pub(crate) process: Child,
@@ -20,10 +18,11 @@ impl Server {
             .spawn()
             .expect("the server starts");
         let mut lines = BufReader::new(process.stdout.take().expect("it has an output")).lines();
-        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
-            line.trim().strip_prefix("gRPC").map(|address| format!("http://{}", address.trim()))
-        });
-        // Whoever cannot write any more may stop.
+        let address = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| line.trim().strip_prefix("gRPC").map(|address| format!("http://{}", address.trim())));
+        // Reads on, because a server that cannot write to its pipe may stop.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, address: address.expect("it says where it listens") }
     }

@@ -1,11 +1,9 @@
 //! What `redrive bench` can be asked for.
 
-use super::{Error, plan::Mode};
+use super::{Error, plan::Plan};
 use crate::config::Durability;
-use clap::{
-    Args,
-    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
-};
+use crate::domain::duration;
+use clap::Args;
 use std::{path::PathBuf, time::Duration};
 
 pub const HELP: &str = "\
@@ -29,57 +27,16 @@ pub struct BenchArgs {
     /// With --address: the server's process on this machine, for its CPU time and memory
     #[arg(long, value_name = "PID", requires = "address")]
     pub pid: Option<u32>,
-    /// How callers talk to the server
-    #[arg(long, value_name = "MODE", default_value = "unary", value_parser = mode())]
-    pub mode: Mode,
-    /// Callers that only enqueue; 0: every worker enqueues its own jobs [default: 0; stream: 4]
-    #[arg(long, value_name = "N")]
-    pub producers: Option<usize>,
-    /// Callers that claim and ack, or streams [default: unary 64, batch 16, stream 4]
-    #[arg(long, visible_alias = "callers", value_name = "N")]
-    pub workers: Option<usize>,
-    /// Connections that they share
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub connections: usize,
-    /// Bytes of each job's body
-    #[arg(long, value_name = "BYTES", default_value_t = 256)]
-    pub payload: usize,
-    /// The share of attempts that fail, 0 to 0.9; such jobs are retried after 50 ms to 100 ms
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub fail_rate: f64,
-    /// Jobs that wait in the queue before the measuring begins, and all the time
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub backlog: u64,
-    /// Jobs in each call of modes batch and stream
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub batch: usize,
-    /// Jobs that each stream may have out
-    #[arg(long, value_name = "N", default_value_t = 1_000)]
-    pub window: usize,
-    /// How many jobs producers may be ahead of workers [default: twice what the workers can hold]
-    #[arg(long, value_name = "N")]
-    pub ahead: Option<u64>,
-    /// Jobs in each round [default: as many as the duration allows]
-    #[arg(long, value_name = "N", conflicts_with = "duration")]
-    pub jobs: Option<u64>,
-    /// How long jobs are enqueued in each round [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub duration: Option<Duration>,
-    /// At most so many jobs a second, to measure below capacity [default: as fast as it goes]
-    #[arg(long, value_name = "N")]
-    pub rate: Option<f64>,
+    #[command(flatten)]
+    pub(super) load: Plan,
     /// Run the load for so long before measuring
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration::parse)]
     pub warmup: Duration,
-    /// Give every job an idempotency key of its own
-    #[arg(long)]
-    pub keys: bool,
     /// Where the server of its own keeps jobs: embedded, or the address of a Redis for them
     #[arg(long, value_name = "ENGINE", default_value = "embedded", conflicts_with = "address")]
     pub engine: String,
     /// What is certain when the server of its own answers [default: fsync]
-    #[arg(long, value_name = "LEVEL", value_parser = crate::cli::durability)]
-    #[arg(conflicts_with = "address")]
+    #[arg(long, value_name = "LEVEL", conflicts_with = "address")]
     pub durability: Option<Durability>,
     /// Where the server of its own gets its directory, on a disk like the real one [default: .]
     #[arg(long, value_name = "DIR", conflicts_with = "address")]
@@ -97,18 +54,6 @@ pub struct BenchArgs {
     /// Flags for the server of its own, after --
     #[arg(last = true, value_name = "SERVE FLAGS", conflicts_with = "address")]
     pub serve: Vec<String>,
-}
-
-fn mode() -> impl TypedValueParser<Value = Mode> {
-    let unary = PossibleValue::new("unary").help("Enqueue, Claim and Ack, one job in each");
-    let batch = PossibleValue::new("batch").help("EnqueueBatch, Claim and Settle of many jobs");
-    let stream = PossibleValue::new("stream").help("EnqueueBatch, and Work streams");
-    PossibleValuesParser::new([unary, batch, stream])
-        .try_map(|word| Mode::parse(&word).ok_or_else(|| format!("{word:?} is not allowed here")))
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    crate::domain::duration::parse(text)
 }
 
 /// A flag whose value cannot be measured with.

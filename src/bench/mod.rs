@@ -7,7 +7,6 @@ mod args;
 mod load;
 mod noop;
 mod plan;
-mod progress;
 mod report;
 mod target;
 mod timings;
@@ -17,17 +16,16 @@ pub use args::{BenchArgs, HELP};
 pub use noop::{NoopArgs, run as run_noop};
 pub use plan::Mode;
 
-use crate::grpc::pb::{self, admin_service_client::AdminServiceClient, enqueue_result};
+use crate::grpc::pb::admin_service_client::AdminServiceClient;
+use crate::grpc::pb::{self, enqueue_result};
 use load::{Client, Round};
 use plan::Plan;
-use report::{Figures, Measured, Median, Process, Report, ServerFacts};
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-    time::Duration,
-};
+use report::{Figures, Measured, Process, Rates, Report, ServerFacts};
+use std::io::{self, IsTerminal, Write};
+use std::iter;
+use std::time::Duration;
 use target::Target;
-use timings::Kind;
+use timings::KINDS;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +34,6 @@ pub enum Error {
     Flag { flag: String, why: String },
     #[error("cannot start a server to measure: {0}")]
     Start(String),
-    #[error(
-        "cannot make the directory {} for a server to measure: {error}\nchoose another place with --data",
-        path.display()
-    )]
-    Directory { path: PathBuf, error: io::Error },
     #[error(
         "cannot reach a server at {address}: {why}\nstart one with redrive serve, or leave out --address to measure one of its own"
     )]
@@ -62,7 +55,10 @@ impl Error {
 
 /// Measures, and prints what came out.
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
-    let plan = Plan::new(args)?;
+    let plan = args.load.clone().checked()?;
+    if args.rounds == 0 {
+        return Err(args::bad("--rounds", "it must be at least 1"));
+    }
     let broken = |error: io::Error| Error::Broken(error.to_string());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let report = runtime.map_err(broken)?.block_on(async {
@@ -74,7 +70,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
             _ = told_to_end.recv() => Err(Error::Interrupted),
         }
     });
-    progress::clear();
+    say("");
     let report = report?;
     let text = if args.output == "json" { report.json() } else { report.table() };
     // `| head` may have gone.
@@ -87,68 +83,56 @@ async fn measure(args: &BenchArgs, plan: Plan) -> Result<Report, Error> {
         Some(address) => Target::running(address, args.pid),
         None => Target::server(args)?,
     };
-    let ceiling = args.ceiling.then(|| Target::ceiling(&plan)).transpose()?;
-    let redrive = Subject::connect("redrive", redrive, &plan).await?;
-    let ceiling = match ceiling {
-        Some(target) => Some(Subject::connect("no-op server", target, &plan).await?),
-        None => None,
+    let redrive = Subject::connect(redrive, &plan).await?;
+    let ceiling = match args.ceiling {
+        true => Some(Subject::connect(Target::ceiling(&plan)?, &plan).await?),
+        false => None,
     };
     let server = facts(&redrive.target).await?;
     fill(&redrive.clients, &plan).await?;
-    for subject in [Some(&redrive), ceiling.as_ref()].into_iter().flatten() {
-        subject.warm_up(&plan, args.warmup).await?;
+    if !args.warmup.is_zero() {
+        say("warming up");
+        let plan = Plan { jobs: None, duration: Some(args.warmup), ..plan.clone() };
+        for subject in iter::once(&redrive).chain(&ceiling) {
+            Round::new(&plan).run(&subject.clients).await?;
+        }
     }
     let mut rounds = Vec::with_capacity(args.rounds);
     for number in 1..=args.rounds {
-        let label = |subject: &Subject| format!("{number}/{} {}", args.rounds, subject.name);
-        let figures = redrive.measure(&plan, &label(&redrive)).await?;
+        say(&format!("round {number} of {}", args.rounds));
+        let figures = redrive.measure(&plan).await?;
         let ceiling = match &ceiling {
-            Some(ceiling) => Some(ceiling.measure(&plan, &label(ceiling)).await?),
+            Some(ceiling) => Some(ceiling.measure(&plan).await?),
             None => None,
         };
         rounds.push(Measured::new(figures, ceiling));
     }
     if redrive.target.started.is_none() || server.engine != "embedded" {
-        drain(&redrive.clients, &plan).await?;
+        drain(&redrive.clients).await?;
     }
-    let median = Median::of(&rounds);
-    let version = env!("CARGO_PKG_VERSION");
-    Ok(Report { version, load: plan, remarks: remarks(&redrive.target), server, rounds, median })
+    let slow = "this is a debug build, several times slower than cargo build --release";
+    let remarks = cfg!(debug_assertions).then_some(slow).into_iter().collect();
+    let median = Rates::median(&rounds);
+    Ok(Report { version: env!("CARGO_PKG_VERSION"), load: plan, remarks, server, rounds, median })
 }
 
 /// A server, and the connections to it.
 struct Subject {
-    name: &'static str,
     target: Target,
     clients: Vec<Client>,
 }
 
 impl Subject {
-    async fn connect(name: &'static str, target: Target, plan: &Plan) -> Result<Self, Error> {
+    async fn connect(target: Target, plan: &Plan) -> Result<Self, Error> {
         let clients = load::connect(&target.address, plan.connections).await?;
-        Ok(Self { name, target, clients })
+        Ok(Self { target, clients })
     }
 
-    async fn warm_up(&self, plan: &Plan, duration: Duration) -> Result<(), Error> {
-        if duration.is_zero() {
-            return Ok(());
-        }
-        let plan = Plan { jobs: None, duration: Some(duration), ..plan.clone() };
-        self.run(&Round::new(&plan), &format!("warming up {}", self.name)).await.map(drop)
-    }
-
-    async fn run(&self, round: &std::sync::Arc<Round>, label: &str) -> Result<Duration, Error> {
-        tokio::select! {
-            took = round.run(&self.clients) => took,
-            never = progress::show(round, label) => match never {},
-        }
-    }
-
-    async fn measure(&self, plan: &Plan, label: &str) -> Result<Figures, Error> {
+    async fn measure(&self, plan: &Plan) -> Result<Figures, Error> {
         let usage = || self.target.pid.and_then(usage::of);
         let (before, own_before) = (usage(), usage::of(std::process::id()));
         let round = Round::new(plan);
-        let took = self.run(&round, label).await?;
+        let took = round.run(&self.clients).await?;
         let (after, own_after) = (usage(), usage::of(std::process::id()));
         let jobs = round.acked();
         let per_job = |cpu: Duration| cpu.as_secs_f64() * 1e6 / jobs as f64;
@@ -162,20 +146,14 @@ impl Subject {
             }
         });
         let own = own_before.zip(own_after);
-        let spread = |kind| round.timings.spread(kind);
         Ok(Figures {
             jobs,
             seconds: took.as_secs_f64(),
             jobs_per_second: jobs as f64 / took.as_secs_f64(),
             failed_attempts: round.failed(),
-            enqueue: spread(Kind::Enqueue),
-            claim: spread(Kind::Claim),
-            settle: spread(Kind::Settle),
-            delivery: spread(Kind::Delivery),
-            retry_lateness: spread(Kind::Lateness),
+            times: KINDS.map(|(kind, name, _)| (name, round.timings.spread(kind))).into(),
             process,
-            client_cpu_us_per_job: own
-                .map(|(before, after)| per_job(after.cpu.saturating_sub(before.cpu))),
+            client_cpu_us_per_job: own.map(|(before, after)| per_job(after.cpu.saturating_sub(before.cpu))),
         })
     }
 }
@@ -185,7 +163,7 @@ async fn facts(target: &Target) -> Result<ServerFacts, Error> {
     let admin = AdminServiceClient::connect(format!("http://{address}")).await;
     let mut admin = admin.map_err(|error| load::unreachable(&address, &error))?;
     let info = admin.get_server_info(pb::GetServerInfoRequest::default()).await;
-    let info = info.map_err(|status| load::refused("GetServerInfo", &status))?.into_inner();
+    let info = load::answered("GetServerInfo", info)?;
     Ok(ServerFacts {
         address,
         started: target.started.is_some(),
@@ -203,7 +181,7 @@ async fn fill(clients: &[Client], plan: &Plan) -> Result<(), Error> {
     let lot = LOT.min((3 << 20) / (plan.payload + 128)).max(1);
     let mut left = plan.backlog as usize;
     while left > 0 {
-        progress::say(&format!("{left} jobs of the backlog to go"));
+        say(&format!("{left} jobs of the backlog to go"));
         let mut calls = tokio::task::JoinSet::new();
         for client in clients {
             let mut client = client.clone();
@@ -213,11 +191,9 @@ async fn fill(clients: &[Client], plan: &Plan) -> Result<(), Error> {
             calls.spawn(async move { client.enqueue_batch(request).await });
         }
         for answer in calls.join_all().await {
-            let answer = answer.map_err(|status| load::refused("EnqueueBatch", &status))?;
-            let ok = |result: &pb::EnqueueResult| {
-                matches!(result.outcome, Some(enqueue_result::Outcome::Ok(_)))
-            };
-            if !answer.get_ref().results.iter().all(ok) {
+            let answer = load::answered("EnqueueBatch", answer)?;
+            let ok = |result: &pb::EnqueueResult| matches!(result.outcome, Some(enqueue_result::Outcome::Ok(_)));
+            if !answer.results.iter().all(ok) {
                 let why = "the queue does not take the backlog".into();
                 return Err(Error::Answer { call: "EnqueueBatch", why });
             }
@@ -227,37 +203,26 @@ async fn fill(clients: &[Client], plan: &Plan) -> Result<(), Error> {
 }
 
 /// Leaves nothing behind where it would stay.
-async fn drain(clients: &[Client], plan: &Plan) -> Result<(), Error> {
+async fn drain(clients: &[Client]) -> Result<(), Error> {
     let Some(mut client) = clients.first().cloned() else { return Ok(()) };
-    if plan.backlog > 0 {
-        progress::say("taking the backlog away again");
-    }
+    say("taking away what is left");
     loop {
-        let claim = pb::ClaimRequest {
-            queues: vec![load::QUEUE.into()],
-            max_jobs: LOT as u32,
-            ..pb::ClaimRequest::default()
-        };
-        let claimed = client.claim(claim).await;
-        let jobs = claimed.map_err(|status| load::refused("Claim", &status))?.into_inner().jobs;
+        let claim =
+            pb::ClaimRequest { queues: vec![load::QUEUE.into()], max_jobs: LOT as u32, ..pb::ClaimRequest::default() };
+        let jobs = load::answered("Claim", client.claim(claim).await)?.jobs;
         if jobs.is_empty() {
             return Ok(());
         }
         let ack = |job: pb::Job| pb::AckRequest { lease: job.lease, ..pb::AckRequest::default() };
         let acks = jobs.into_iter().map(ack).collect();
         let settle = pb::SettleRequest { acks, ..pb::SettleRequest::default() };
-        client.settle(settle).await.map_err(|status| load::refused("Settle", &status))?;
+        load::answered("Settle", client.settle(settle).await)?;
     }
 }
 
-fn remarks(target: &Target) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if cfg!(debug_assertions) {
-        remarks
-            .push("this is a debug build, several times slower than cargo build --release".into());
+/// What takes a while, on a terminal in place of what stood there; nothing elsewhere.
+fn say(text: &str) {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
     }
-    if target.started.as_ref().is_some_and(target::Started::lies_in_memory) {
-        remarks.push("the server's directory is in memory (tmpfs), where fsync costs nothing: choose a disk with --data".into());
-    }
-    remarks
 }

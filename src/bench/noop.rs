@@ -4,27 +4,18 @@
 //! wait for its producers like real ones.
 
 use super::Error;
-use crate::grpc::pb::{
-    self, ack_result, enqueue_result, job, nack_result, queue_service_server as api,
-};
+use crate::grpc::pb::{self, ack_result, enqueue_result, job, nack_result, queue_service_server as api};
 use bytes::Bytes;
 use clap::Args;
-use std::{
-    io::{self, Read, Write},
-    pin::Pin,
-    sync::Arc,
-    thread,
-    time::Duration,
-};
-use tokio::{
-    net::TcpListener,
-    sync::{Semaphore, mpsc, oneshot},
-};
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
-use tonic::{
-    Request, Response, Status, Streaming,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::{Request, Response, Status, Streaming, transport::Server, transport::server::TcpIncoming};
 
 /// For `redrive bench --ceiling` alone.
 #[derive(Clone, Debug, Args)]
@@ -72,10 +63,6 @@ struct Noop {
 type Reply<T> = Result<Response<T>, Status>;
 
 impl Noop {
-    fn add(&self, jobs: usize) {
-        self.ready.add_permits(jobs);
-    }
-
     /// As many as there are, waiting for the first.
     async fn take(&self, most: usize) -> Vec<pb::Job> {
         let Ok(first) = self.ready.acquire().await else { return Vec::new() };
@@ -104,7 +91,7 @@ impl Noop {
 
     fn settle(&self, request: &pb::SettleRequest) -> pb::SettleResponse {
         // What failed is there again at once.
-        self.add(request.nacks.len());
+        self.ready.add_permits(request.nacks.len());
         let ack = |_| pb::AckResult { outcome: Some(ack_result::Outcome::Ok(Default::default())) };
         let nack = |_| pb::NackResult { outcome: Some(nack_result::Outcome::Ok(retried())) };
         pb::SettleResponse {
@@ -115,9 +102,7 @@ impl Noop {
     }
 
     async fn stream(
-        self,
-        mut inbox: Streaming<pb::WorkRequest>,
-        outbox: mpsc::Sender<Result<pb::WorkResponse, Status>>,
+        self, mut inbox: Streaming<pb::WorkRequest>, outbox: mpsc::Sender<Result<pb::WorkResponse, Status>>,
     ) {
         let mut credits = 0;
         loop {
@@ -146,8 +131,7 @@ impl Noop {
 
 const ID: &str = "01a1e278-f8f2-7000-8000-000006fb66bd";
 const LEASE: &str = "AAAAAAAAAAEAAAABbXHQSCMmqU9G1fGg";
-const TIME: prost_types::Timestamp =
-    prost_types::Timestamp { seconds: 1_790_000_000, nanos: 123_000_000 };
+const TIME: prost_types::Timestamp = prost_types::Timestamp { seconds: 1_790_000_000, nanos: 123_000_000 };
 
 fn enqueued() -> pb::EnqueueResponse {
     pb::EnqueueResponse {
@@ -173,24 +157,19 @@ fn retried() -> pb::NackResponse {
 }
 
 fn not_here<T>() -> Reply<T> {
-    Err(Status::unimplemented(
-        "the no-op server does not answer this; ask one that redrive serve runs",
-    ))
+    Err(Status::unimplemented("the no-op server does not answer this; ask one that redrive serve runs"))
 }
 
 #[tonic::async_trait]
 impl api::QueueService for Noop {
     async fn enqueue(&self, _: Request<pb::EnqueueRequest>) -> Reply<pb::EnqueueResponse> {
-        self.add(1);
+        self.ready.add_permits(1);
         Ok(Response::new(enqueued()))
     }
 
-    async fn enqueue_batch(
-        &self,
-        request: Request<pb::EnqueueBatchRequest>,
-    ) -> Reply<pb::EnqueueBatchResponse> {
+    async fn enqueue_batch(&self, request: Request<pb::EnqueueBatchRequest>) -> Reply<pb::EnqueueBatchResponse> {
         let jobs = request.get_ref().jobs.len();
-        self.add(jobs);
+        self.ready.add_permits(jobs);
         let ok = |_| pb::EnqueueResult { outcome: Some(enqueue_result::Outcome::Ok(enqueued())) };
         Ok(Response::new(pb::EnqueueBatchResponse { results: (0..jobs).map(ok).collect() }))
     }
@@ -209,13 +188,12 @@ impl api::QueueService for Noop {
     }
 
     async fn nack(&self, _: Request<pb::NackRequest>) -> Reply<pb::NackResponse> {
-        self.add(1);
+        self.ready.add_permits(1);
         Ok(Response::new(retried()))
     }
 
     async fn extend(&self, _: Request<pb::ExtendRequest>) -> Reply<pb::ExtendResponse> {
-        let lease_expires_at = Some(TIME);
-        Ok(Response::new(pb::ExtendResponse { lease_expires_at, cancel_requested: false }))
+        not_here()
     }
 
     async fn settle(&self, request: Request<pb::SettleRequest>) -> Reply<pb::SettleResponse> {
@@ -230,10 +208,7 @@ impl api::QueueService for Noop {
         Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
     }
 
-    async fn list_dead_letters(
-        &self,
-        _: Request<pb::ListDeadLettersRequest>,
-    ) -> Reply<pb::ListDeadLettersResponse> {
+    async fn list_dead_letters(&self, _: Request<pb::ListDeadLettersRequest>) -> Reply<pb::ListDeadLettersResponse> {
         not_here()
     }
 
@@ -241,10 +216,7 @@ impl api::QueueService for Noop {
         not_here()
     }
 
-    async fn breaker_status(
-        &self,
-        _: Request<pb::BreakerStatusRequest>,
-    ) -> Reply<pb::BreakerStatusResponse> {
+    async fn breaker_status(&self, _: Request<pb::BreakerStatusRequest>) -> Reply<pb::BreakerStatusResponse> {
         not_here()
     }
 }

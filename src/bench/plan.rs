@@ -1,68 +1,71 @@
-//! What is measured: the flags with their defaults filled in, each checked.
+//! The load of one round: flags, each checked.
 
-use super::{
-    Error,
-    args::{BenchArgs, bad},
-};
+use super::Error;
+use super::args::bad;
+use crate::domain::duration;
+use clap::{Args, ValueEnum, builder::ArgPredicate};
 use serde::Serialize;
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// Enqueue, Claim and Ack, one job in each
     Unary,
+    /// EnqueueBatch, Claim and Settle of many jobs
     Batch,
+    /// EnqueueBatch, and Work streams
     Stream,
 }
 
-impl Mode {
-    pub fn parse(word: &str) -> Option<Self> {
-        match word {
-            "unary" => Some(Self::Unary),
-            "batch" => Some(Self::Batch),
-            "stream" => Some(Self::Stream),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Unary => "unary",
-            Self::Batch => "batch",
-            Self::Stream => "stream",
-        }
-    }
-
-    fn workers(self) -> usize {
-        match self {
-            Self::Unary => 64,
-            Self::Batch => 16,
-            Self::Stream => 4,
-        }
-    }
-}
-
-/// The load of one round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Args, Serialize)]
 pub(super) struct Plan {
+    /// How callers talk to the server
+    #[arg(long, value_name = "MODE", default_value = "unary")]
     pub(super) mode: Mode,
-    /// None: the workers enqueue.
+    /// Callers that only enqueue; 0: every worker enqueues its own jobs [default: 0; stream: 4]
+    #[arg(long, value_name = "N", hide_default_value = true)]
+    #[arg(default_value = "0", default_value_if("mode", "stream", "4"))]
     pub(super) producers: usize,
+    /// Callers that claim and ack, or streams [default: unary 64, batch 16, stream 4]
+    #[arg(long, visible_alias = "callers", value_name = "N", hide_default_value = true)]
+    #[arg(default_value = "64", default_value_ifs([("mode", "batch", "16"), ("mode", "stream", "4")]))]
     pub(super) workers: usize,
+    /// Connections that they share
+    #[arg(long, value_name = "N", default_value_t = 4)]
     pub(super) connections: usize,
+    /// Bytes of each job's body
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub(super) payload: usize,
+    /// The share of attempts that fail, 0 to 0.9; such jobs are retried after 50 ms to 100 ms
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(super) fail_rate: f64,
+    /// Jobs that wait in the queue before the measuring begins, and all the time
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) backlog: u64,
-    /// Jobs in each call.
+    /// Jobs in each call of modes batch and stream
+    #[arg(long, value_name = "N", default_value_t = 100)]
     pub(super) batch: usize,
-    /// Jobs that each stream may have out.
+    /// Jobs that each stream may have out
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub(super) window: usize,
-    /// How far producers may be ahead of workers, and where there is a backlog workers of producers.
-    pub(super) ahead: u64,
+    /// How many jobs producers may be ahead of workers [default: twice what the workers can hold]
+    // Where there is a backlog, also workers of producers.
+    #[arg(long, value_name = "N")]
+    pub(super) ahead: Option<u64>,
+    /// Jobs in each round [default: as many as the duration allows]
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
     pub(super) jobs: Option<u64>,
+    /// How long jobs are enqueued in each round [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, hide_default_value = true)]
+    #[arg(default_value = "5s", default_value_if("jobs", ArgPredicate::IsPresent, None))]
     #[serde(rename = "duration_seconds", serialize_with = "seconds")]
     pub(super) duration: Option<Duration>,
+    /// At most so many jobs a second, to measure below capacity [default: as fast as it goes]
+    #[arg(long, value_name = "N")]
     pub(super) rate: Option<f64>,
+    /// Give every job an idempotency key of its own
+    #[arg(long)]
     pub(super) keys: bool,
 }
 
@@ -76,117 +79,39 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const PAYLOAD_MAX: usize = 1 << 20;
 
 impl Plan {
-    pub(super) fn new(args: &BenchArgs) -> Result<Self, Error> {
-        let mode = args.mode;
-        let batch = if mode == Mode::Unary { 1 } else { args.batch };
-        let workers = args.workers.unwrap_or_else(|| mode.workers());
-        let producers = args.producers.unwrap_or(if mode == Mode::Stream { 4 } else { 0 });
-        let holds = if mode == Mode::Stream { args.window } else { batch };
-        let ahead = args.ahead.unwrap_or((2 * workers * holds) as u64).max(batch as u64);
-        let duration = match (args.jobs, args.duration) {
-            (None, None) => Some(Duration::from_secs(5)),
-            (_, duration) => duration,
-        };
-        let plan = Self {
-            mode,
-            producers,
-            workers,
-            connections: args.connections,
-            payload: args.payload,
-            fail_rate: args.fail_rate,
-            backlog: args.backlog,
-            batch,
-            window: args.window,
-            ahead,
-            jobs: args.jobs,
-            duration,
-            rate: args.rate,
-            keys: args.keys,
-        };
-        plan.check(args)?;
-        Ok(plan)
-    }
-
-    fn check(&self, args: &BenchArgs) -> Result<(), Error> {
-        let counts = [
-            ("--workers", self.workers),
-            ("--connections", self.connections),
-            ("--batch", self.batch),
-            ("--window", self.window),
-            ("--rounds", args.rounds),
+    /// With what follows from other flags filled in.
+    pub(super) fn checked(mut self) -> Result<Self, Error> {
+        if self.mode == Mode::Unary {
+            self.batch = 1;
+        }
+        let held = if self.mode == Mode::Stream { self.window } else { self.batch };
+        let ahead = self.ahead.unwrap_or((2 * self.workers * held) as u64);
+        self.ahead = Some(ahead.max(self.batch as u64));
+        let at_least_one = "it must be at least 1";
+        let large = self.batch > BATCH_MAX || self.batch * (self.payload + 128) > BATCH_BYTES_MAX;
+        let problems = [
+            (self.workers == 0, "--workers", at_least_one),
+            (self.connections == 0, "--connections", at_least_one),
+            (self.batch == 0, "--batch", at_least_one),
+            (self.window == 0, "--window", at_least_one),
+            (
+                self.mode == Mode::Stream && self.producers == 0,
+                "--producers",
+                "streams only work: mode stream needs at least 1",
+            ),
+            (self.jobs == Some(0), "--jobs", at_least_one),
+            (
+                !(0.0..=0.9).contains(&self.fail_rate),
+                "--fail-rate",
+                "it must be from 0 to 0.9, or the jobs never get done",
+            ),
+            (self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0), "--rate", "it must be more than 0"),
+            (self.payload > PAYLOAD_MAX, "--payload", "a body has at most 1048576 bytes"),
+            (large, "--batch", "a call takes at most 1000 jobs and 4 MiB together"),
         ];
-        for (flag, count) in counts {
-            if count == 0 {
-                return Err(bad(flag, "it must be at least 1"));
-            }
-        }
-        if self.mode == Mode::Stream && self.producers == 0 {
-            return Err(bad("--producers", "streams only work: mode stream needs at least 1"));
-        }
-        if self.jobs == Some(0) {
-            return Err(bad("--jobs", "it must be at least 1"));
-        }
-        if !(0.0..=0.9).contains(&self.fail_rate) {
-            return Err(bad("--fail-rate", "it must be from 0 to 0.9, or the jobs never get done"));
-        }
-        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
-            return Err(bad("--rate", "it must be more than 0"));
-        }
-        if self.payload > PAYLOAD_MAX {
-            return Err(bad("--payload", "a body has at most 1048576 bytes"));
-        }
-        if self.batch > BATCH_MAX || self.batch * (self.payload + 128) > BATCH_BYTES_MAX {
-            return Err(bad("--batch", "a call takes at most 1000 jobs and 4 MiB together"));
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: BenchArgs,
-    }
-
-    fn plan(line: &str) -> Result<Plan, String> {
-        let words = std::iter::once("bench").chain(line.split_whitespace());
-        let args = Line::try_parse_from(words).expect("flags that clap takes").args;
-        Plan::new(&args).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn each_mode_has_its_own_defaults() {
-        let unary = plan("").unwrap();
-        assert_eq!((unary.producers, unary.workers, unary.batch), (0, 64, 1));
-        assert_eq!((unary.jobs, unary.duration), (None, Some(Duration::from_secs(5))));
-        let batch = plan("--mode batch --jobs 10").unwrap();
-        assert_eq!((batch.producers, batch.workers, batch.batch), (0, 16, 100));
-        assert_eq!((batch.jobs, batch.duration), (Some(10), None));
-        let stream = plan("--mode stream").unwrap();
-        assert_eq!((stream.producers, stream.workers, stream.ahead), (4, 4, 8_000));
-    }
-
-    #[test]
-    fn what_cannot_be_measured_is_refused_by_the_name_of_its_flag() {
-        for (line, flag) in [
-            ("--workers 0", "--workers"),
-            ("--rounds 0", "--rounds"),
-            ("--mode stream --producers 0", "--producers"),
-            ("--jobs 0", "--jobs"),
-            ("--fail-rate 1", "--fail-rate"),
-            ("--fail-rate NaN", "--fail-rate"),
-            ("--rate 0", "--rate"),
-            ("--payload 2000000", "--payload"),
-            ("--mode batch --batch 1001", "--batch"),
-            ("--mode batch --batch 1000 --payload 10000", "--batch"),
-        ] {
-            let error = plan(line).unwrap_err();
-            assert!(error.starts_with(flag), "{line}: {error}");
+        match problems.into_iter().find(|(wrong, ..)| *wrong) {
+            Some((_, flag, why)) => Err(bad(flag, why)),
+            None => Ok(self),
         }
     }
 }

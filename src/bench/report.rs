@@ -1,8 +1,8 @@
 //! What was measured, for programs and for people.
 
-use super::{plan::Plan, timings::Spread};
+use super::{plan::Plan, timings::KINDS, timings::Spread};
 use serde::Serialize;
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 /// The whole answer; with `-o json` this is what is printed.
 #[derive(Clone, Debug, Serialize)]
@@ -11,9 +11,9 @@ pub(super) struct Report {
     pub(super) load: Plan,
     pub(super) server: ServerFacts,
     pub(super) rounds: Vec<Measured>,
-    pub(super) median: Median,
+    pub(super) median: Rates,
     /// What a reader of the figures should know.
-    pub(super) remarks: Vec<String>,
+    pub(super) remarks: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -38,29 +38,22 @@ pub(super) struct Measured {
 
 impl Measured {
     pub(super) fn new(redrive: Figures, ceiling: Option<Figures>) -> Self {
-        let ratio =
-            ceiling.as_ref().map(|ceiling| redrive.jobs_per_second / ceiling.jobs_per_second);
+        let ratio = ceiling.as_ref().map(|ceiling| redrive.jobs_per_second / ceiling.jobs_per_second);
         Self { redrive, ceiling, ratio }
     }
 }
 
 /// What one server did in one round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) jobs: u64,
     pub(super) seconds: f64,
     pub(super) jobs_per_second: f64,
     pub(super) failed_attempts: u64,
-    pub(super) enqueue: Option<Spread>,
-    /// Not there in mode stream.
-    pub(super) claim: Option<Spread>,
-    /// Ack, Nack or Settle.
-    pub(super) settle: Option<Spread>,
-    /// From the call that enqueues a job until a worker has it.
-    pub(super) delivery: Option<Spread>,
-    /// From a retry's time until a worker has it.
-    pub(super) retry_lateness: Option<Spread>,
-    /// Not there where nobody said which process the server is.
+    /// By the names of their kinds; none where nothing of the kind happened.
+    #[serde(flatten)]
+    pub(super) times: BTreeMap<&'static str, Option<Spread>>,
+    /// Not there where it is not known which process the server is.
     pub(super) process: Option<Process>,
     pub(super) client_cpu_us_per_job: Option<f64>,
 }
@@ -74,9 +67,9 @@ pub(super) struct Process {
     pub(super) peak_rss_bytes: u64,
 }
 
-/// Of all rounds. The ratio is the median of the rounds' ratios.
+/// Of one round, or the median of all. The ratio is then the median of the rounds' ratios.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Median {
+pub(super) struct Rates {
     pub(super) jobs_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ceiling_jobs_per_second: Option<f64>,
@@ -84,15 +77,22 @@ pub(super) struct Median {
     pub(super) ratio: Option<f64>,
 }
 
-impl Median {
-    pub(super) fn of(rounds: &[Measured]) -> Self {
-        let ceiling = |round: &Measured| Some(round.ceiling.as_ref()?.jobs_per_second);
+impl Rates {
+    pub(super) fn median(rounds: &[Measured]) -> Self {
+        let ceilings = rounds.iter().filter_map(|round| round.ceiling.as_ref());
         Self {
-            jobs_per_second: median(rounds.iter().map(|round| round.redrive.jobs_per_second))
-                .unwrap_or_default(),
-            ceiling_jobs_per_second: median(rounds.iter().filter_map(ceiling)),
+            jobs_per_second: median(rounds.iter().map(|round| round.redrive.jobs_per_second)).unwrap_or_default(),
+            ceiling_jobs_per_second: median(ceilings.map(|ceiling| ceiling.jobs_per_second)),
             ratio: median(rounds.iter().filter_map(|round| round.ratio)),
         }
+    }
+
+    fn line(&self) -> String {
+        let mut text = format!("{:>10.0} jobs/s", self.jobs_per_second);
+        if let (Some(ceiling), Some(ratio)) = (self.ceiling_jobs_per_second, self.ratio) {
+            let _ = write!(text, "   no-op server {ceiling:>10.0} jobs/s   ratio {ratio:.2}");
+        }
+        text + "\n"
     }
 }
 
@@ -113,18 +113,11 @@ impl Report {
     /// Latencies are those of the round with the median rate.
     pub(super) fn table(&self) -> String {
         let mut text = self.head();
-        for (number, round) in self.rounds.iter().enumerate() {
-            let _ = write!(text, "round {:<3}", number + 1);
-            text += &rates(
-                round.redrive.jobs_per_second,
-                round.ceiling.as_ref().map(|ceiling| ceiling.jobs_per_second),
-                round.ratio,
-            );
+        for (number, round) in self.rounds.chunks(1).enumerate() {
+            let _ = write!(text, "round {:<3}{}", number + 1, Rates::median(round).line());
         }
         if self.rounds.len() > 1 {
-            let median = &self.median;
-            text += "median   ";
-            text += &rates(median.jobs_per_second, median.ceiling_jobs_per_second, median.ratio);
+            let _ = write!(text, "median   {}", self.median.line());
         }
         if let Some(round) = self.typical() {
             text += "\n";
@@ -145,7 +138,7 @@ impl Report {
         let mut text = format!(
             "{} · {} engine, durability {} · {workers} workers, {producers} producers, \
              {connections} connections, {payload} bytes",
-            mode.as_str(),
+            format!("{mode:?}").to_lowercase(),
             self.server.engine,
             self.server.durability,
         );
@@ -165,40 +158,23 @@ impl Report {
     }
 
     fn typical(&self) -> Option<&Measured> {
-        let distance =
-            |round: &Measured| (round.redrive.jobs_per_second - self.median.jobs_per_second).abs();
+        let distance = |round: &Measured| (round.redrive.jobs_per_second - self.median.jobs_per_second).abs();
         self.rounds.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))
     }
 }
 
-fn rates(redrive: f64, ceiling: Option<f64>, ratio: Option<f64>) -> String {
-    let mut text = format!("{redrive:>10.0} jobs/s");
-    if let (Some(ceiling), Some(ratio)) = (ceiling, ratio) {
-        let _ = write!(text, "   no-op server {ceiling:>10.0} jobs/s   ratio {ratio:.2}");
-    }
-    text + "\n"
-}
-
 fn figures(name: &str, figures: &Figures) -> String {
-    let head = ["count", "p50", "p90", "p99", "p99.9", "max"];
     let mut text = format!("{name:<22}");
-    for column in head {
+    for column in ["count", "p50", "p90", "p99", "p99.9", "max"] {
         let _ = write!(text, "{column:>13}");
     }
     text += "\n";
-    let rows = [
-        ("enqueue", &figures.enqueue),
-        ("claim", &figures.claim),
-        ("settle", &figures.settle),
-        ("enqueue to delivery", &figures.delivery),
-        ("retry lateness", &figures.retry_lateness),
-    ];
-    for (label, spread) in rows {
-        let Some(spread) = spread else { continue };
+    for (_, name, label) in KINDS {
+        let Some(Some(spread)) = figures.times.get(name) else { continue };
         let _ = write!(text, "  {label:<20}{:>13}", spread.count);
-        let times = [spread.p50_us, spread.p90_us, spread.p99_us, spread.p999_us, spread.max_us];
-        for time in times {
-            let _ = write!(text, "{:>13}", milliseconds(time));
+        for micros in [spread.p50_us, spread.p90_us, spread.p99_us, spread.p999_us, spread.max_us] {
+            // All in one unit, so that the eye can compare.
+            let _ = write!(text, "{:>10.2} ms", micros as f64 / 1_000.0);
         }
         text += "\n";
     }
@@ -216,46 +192,4 @@ fn figures(name: &str, figures: &Figures) -> String {
         let _ = writeln!(text, "  client: {cpu:.1} µs of CPU per job");
     }
     text
-}
-
-/// All in one unit, so that the eye can compare.
-fn milliseconds(micros: u64) -> String {
-    format!("{:.2} ms", micros as f64 / 1_000.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_lies_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
-        assert_eq!(median([].into_iter()), None);
-    }
-
-    fn measured(redrive: f64, ceiling: f64) -> Measured {
-        let figures = |jobs_per_second| Figures {
-            jobs: 1,
-            seconds: 1.0,
-            jobs_per_second,
-            failed_attempts: 0,
-            enqueue: None,
-            claim: None,
-            settle: None,
-            delivery: None,
-            retry_lateness: None,
-            process: None,
-            client_cpu_us_per_job: None,
-        };
-        Measured::new(figures(redrive), Some(figures(ceiling)))
-    }
-
-    #[test]
-    fn the_ratio_is_the_median_of_the_rounds_own() {
-        // Both servers were twice as fast in the second round: the machine was, not redrive.
-        let rounds = [measured(50.0, 100.0), measured(100.0, 200.0), measured(60.0, 100.0)];
-        let median = Median::of(&rounds);
-        assert_eq!((median.jobs_per_second, median.ratio), (60.0, Some(0.5)));
-    }
 }

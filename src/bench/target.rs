@@ -1,19 +1,16 @@
 //! What is measured against: a server that runs already, or a child process of this very program.
 
 use super::{Error, args::BenchArgs, plan::Plan};
-use std::{
-    env, fs,
-    io::{BufRead, BufReader, Read},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{env, fs, thread};
 
 /// Where the calls go.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) address: String,
-    /// None: nobody said which process it is.
+    /// None: it is not known which process it is.
     pub(super) pid: Option<u32>,
     /// Our own, and gone with the target.
     pub(super) started: Option<Started>,
@@ -35,7 +32,7 @@ impl Target {
             command.args(["--durability", &durability.to_string()]);
         }
         if args.engine != "embedded" {
-            // Not as a flag: those can be read by everybody on the machine, and there may be a password in it.
+            // Not as a flag: all on the machine can read those, and there may be a password in it.
             command.env("REDRIVE_REDIS", &args.engine);
         }
         command.args(&args.serve);
@@ -53,7 +50,7 @@ impl Target {
         // The no-op server ends when its input does, however this program ends.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| Error::Start(error.to_string()))?;
-        let mut started = Started { child, directory };
+        let mut started = Started { child, _directory: directory };
         let address = started.address()?;
         Ok(Self { address, pid: Some(started.child.id()), started: Some(started) })
     }
@@ -63,40 +60,31 @@ impl Target {
 fn program() -> Result<Command, Error> {
     let program = env::current_exe().map_err(|error| Error::Start(error.to_string()))?;
     let mut command = Command::new(program);
-    for (name, _) in env::vars_os().filter(|(name, _)| is_setting(name)) {
-        command.env_remove(name);
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("REDRIVE_") || name == "RUST_LOG" {
+            command.env_remove(name);
+        }
     }
     Ok(command)
-}
-
-fn is_setting(name: &std::ffi::OsStr) -> bool {
-    name.to_string_lossy().starts_with("REDRIVE_") || name == "RUST_LOG"
 }
 
 /// A child that is gone when this is.
 #[derive(Debug)]
 pub(super) struct Started {
     child: Child,
-    directory: Option<Directory>,
+    /// Removed after the child.
+    _directory: Option<Directory>,
 }
 
-/// The system's number for a file system in memory.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-
 impl Started {
-    pub(super) fn lies_in_memory(&self) -> bool {
-        let system = self.directory.as_ref().and_then(|made| rustix::fs::statfs(&made.0).ok());
-        system.is_some_and(|system| system.f_type as u64 == TMPFS_MAGIC)
-    }
-
     /// Waits until it says where it listens, or ends.
     fn address(&mut self) -> Result<String, Error> {
         let said = self.child.stderr.take().map(collect);
         let mut lines = self.child.stdout.take().map(|out| BufReader::new(out).lines());
         let address = lines.as_mut().and_then(|lines| {
-            lines.map_while(Result::ok).find_map(|line| {
-                line.trim().strip_prefix("gRPC ").map(|address| address.trim().to_owned())
-            })
+            lines
+                .map_while(Result::ok)
+                .find_map(|line| line.trim().strip_prefix("gRPC ").map(|address| address.trim().to_owned()))
         });
         if let Some(address) = address {
             // Read to the end, or the pipes fill up and the server waits.
@@ -134,7 +122,10 @@ impl Directory {
         let path = near.join(format!("redrive-bench-{:016x}", crate::env::random::<u64>()));
         let path = std::path::absolute(&path).unwrap_or(path);
         let made = fs::create_dir(&path);
-        made.map_err(|error| Error::Directory { path: path.clone(), error })?;
+        made.map_err(|error| {
+            let path = path.display();
+            Error::Start(format!("the directory {path} cannot be made: {error}\nchoose another place with --data"))
+        })?;
         Ok(Self(path))
     }
 }

@@ -1,20 +1,17 @@
 //! `redrive migrate`: opens both places, copies, and says what became of it.
 
-use super::teller::Teller;
-use crate::{
-    config::{Config, ConfigError, Overrides, Unread},
-    domain::{ids::QueueName, lease::Lease, limits::Limits, time::Timestamp},
-    env::{self, SystemClock},
-    migrate::{self, Counts, Report},
-    queue::hosts::{redis::RedisStore, sqlite::SqliteStore},
-    store::{
-        Ask, BreakerNotice, DeadNotice, Listener, Store, StoreError,
-        redis::{self, Address},
-        sqlite,
-    },
-};
+use super::{progress::Progress, verify::table};
+use crate::config::{Config, ConfigError, Overrides, Unread};
+use crate::domain::{Limits, QueueName, Settings};
+use crate::env::SystemClock;
+use crate::migrate::{self, MovedQueue, Report};
+use crate::queue::Setup;
+use crate::queue::hosts::redis::RedisStore;
+use crate::queue::hosts::sqlite::SqliteStore;
+use crate::store::redis::{self, Address};
+use crate::store::{StoreError, sqlite};
 use clap::Args;
-use std::{fmt, fmt::Write as _, io, path::PathBuf, sync::Arc};
+use std::{fmt, io, path::PathBuf, sync::Arc};
 
 pub(super) const HELP: &str = "\
 A place is a data directory, or an address of Redis as serve takes it: redis://host:6379/0, rediss://…,
@@ -104,21 +101,19 @@ impl Place {
             return Ok(Self::Directory(PathBuf::from(&text.0)));
         }
         let address = Address::parse_all([text.0.as_str()]);
-        address
-            .map(|address| Self::Redis(Box::new(address)))
-            .map_err(|why| Error::Address(flag, why))
+        address.map(|address| Self::Redis(Box::new(address))).map_err(|why| Error::Address(flag, why))
     }
 
     fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Directory(one), Self::Directory(two)) => {
-                one == two
-                    || one
-                        .canonicalize()
-                        .is_ok_and(|one| two.canonicalize().is_ok_and(|two| one == two))
-            }
-            _ => self == other,
-        }
+        let resolved = |place: &Self| match place {
+            Self::Directory(path) => path.canonicalize().ok(),
+            Self::Redis(_) => None,
+        };
+        self == other || resolved(self).is_some_and(|path| resolved(other) == Some(path))
+    }
+
+    fn unwell(&self, error: StoreError) -> Error {
+        Error::Store(self.to_string(), error)
     }
 }
 
@@ -128,27 +123,27 @@ enum Opened {
 }
 
 impl Opened {
-    async fn open(place: &Place, force: bool) -> Result<Self, Error> {
-        let (clock, listener) = (Arc::new(SystemClock::new()), Arc::new(Deaf));
-        let address = match place {
+    async fn open(place: &Place, force: bool, settings: &Arc<Settings>) -> Result<Self, Error> {
+        let clock = Arc::new(SystemClock::new());
+        let setup = Setup { settings: settings.clone(), ..Setup::default() };
+        match place {
             Place::Directory(path) => {
-                let options = sqlite::Options::new(path);
-                let limits = SqliteStore::default_limits();
-                let store = SqliteStore::open_sqlite(options, limits, clock, listener).await?;
-                return Ok(Self::Embedded(Box::new(store)));
+                let (options, limits) = (sqlite::Options::new(path), SqliteStore::default_limits());
+                let store = SqliteStore::open_sqlite(options, limits, clock, setup).await?;
+                Ok(Self::Embedded(Box::new(store)))
             }
-            Place::Redis(address) => (**address).clone(),
-        };
-        let options = redis::Options { heartbeat: false, ..redis::Options::new(address) };
-        let queues = Limits::default().queues;
-        let opened = RedisStore::open_redis(options, queues, false, clock, listener).await;
-        let store = opened.map_err(|error| Error::Redis(place.to_string(), error))?;
-        let listening = store.storage().subscribers().await;
-        let servers = listening.map_err(|error| Error::Store(place.to_string(), error))?;
-        if servers > 0 && !force {
-            return Err(Error::Served { place: place.to_string(), servers });
+            Place::Redis(address) => {
+                let options = redis::Options { heartbeat: false, ..redis::Options::new((**address).clone()) };
+                let queues = Limits::default().queues;
+                let opened = RedisStore::open_redis(options, queues, false, clock, setup).await;
+                let store = opened.map_err(|error| Error::Redis(place.to_string(), error))?;
+                let servers = store.storage().subscribers().await.map_err(|error| place.unwell(error))?;
+                if servers > 0 && !force {
+                    return Err(Error::Served { place: place.to_string(), servers });
+                }
+                Ok(Self::Redis(Box::new(store)))
+            }
         }
-        Ok(Self::Redis(Box::new(store)))
     }
 
     async fn close(self) {
@@ -157,18 +152,6 @@ impl Opened {
             Self::Redis(store) => store.close().await,
         }
     }
-}
-
-/// Nobody waits for jobs here.
-pub(super) struct Deaf;
-
-impl Listener for Deaf {
-    fn available(&self, _: &QueueName, _: usize) {}
-    fn come_due(&self, _: &QueueName) {}
-    fn due(&self, _: Timestamp) {}
-    fn died(&self, _: &DeadNotice) {}
-    fn cancel_requested(&self, _: Lease) {}
-    fn breaker(&self, _: &BreakerNotice) {}
 }
 
 /// What is to be printed, and whether everything is there.
@@ -182,42 +165,29 @@ pub(super) fn run(args: &MigrateArgs) -> Result<(String, bool), Error> {
         sqlite::look_for(path)?;
     }
     let config = Config::load(&Overrides { config: args.config.clone(), ..Overrides::default() })?;
-    let ask = Ask { settings: config.settings, seed: env::random() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let report = runtime.block_on(copy(&from, &to, args.force, &ask))?;
+    let report = runtime.block_on(copy(&from, &to, args.force, &config.settings))?;
     Ok((text(&format!("{from} → {to}"), &report), report.is_whole()))
 }
 
-async fn copy(from: &Place, to: &Place, force: bool, ask: &Ask) -> Result<Report, Error> {
-    let source = Opened::open(from, force).await?;
+async fn copy(from: &Place, to: &Place, force: bool, settings: &Arc<Settings>) -> Result<Report, Error> {
+    let source = Opened::open(from, force, &Arc::default()).await?;
     if let Opened::Redis(store) = &source {
-        let moving = store.moving().await;
-        let jobs = moving.map_err(|error| Error::Store(from.to_string(), error))?;
+        let jobs = store.moving().await.map_err(|error| from.unwell(error))?;
         if jobs > 0 {
             return Err(Error::Moving { place: from.to_string(), jobs });
         }
     }
-    let target = Opened::open(to, force).await?;
-    let mut teller = Teller::new("migrate");
-    let mut tell = |progress: migrate::Progress<'_>| {
-        let migrate::Progress { queue, done, of } = progress;
-        teller.tell(queue.as_str(), done, Some(of));
-    };
+    let target = Opened::open(to, force, settings).await?;
+    let mut progress = Progress::new("migrate");
+    let mut on_progress = |queue: &QueueName, done, of| progress.report(queue.as_str(), done, Some(of));
     let copied = match (&source, &target) {
-        (Opened::Embedded(from), Opened::Embedded(to)) => {
-            migrate::copy(&**from, &**to, ask, &mut tell).await
-        }
-        (Opened::Embedded(from), Opened::Redis(to)) => {
-            migrate::copy(&**from, &**to, ask, &mut tell).await
-        }
-        (Opened::Redis(from), Opened::Embedded(to)) => {
-            migrate::copy(&**from, &**to, ask, &mut tell).await
-        }
-        (Opened::Redis(from), Opened::Redis(to)) => {
-            migrate::copy(&**from, &**to, ask, &mut tell).await
-        }
+        (Opened::Embedded(from), Opened::Embedded(to)) => migrate::copy(&**from, &**to, &mut on_progress).await,
+        (Opened::Embedded(from), Opened::Redis(to)) => migrate::copy(&**from, &**to, &mut on_progress).await,
+        (Opened::Redis(from), Opened::Embedded(to)) => migrate::copy(&**from, &**to, &mut on_progress).await,
+        (Opened::Redis(from), Opened::Redis(to)) => migrate::copy(&**from, &**to, &mut on_progress).await,
     };
-    teller.done();
+    progress.done();
     source.close().await;
     target.close().await;
     Ok(copied?)
@@ -225,68 +195,15 @@ async fn copy(from: &Place, to: &Place, force: bool, ask: &Ask) -> Result<Report
 
 /// For people.
 fn text(what: &str, report: &Report) -> String {
-    let width = report.queues.iter().map(|queue| queue.name.as_str().len()).max().unwrap_or(0);
-    let width = width.max("queue".len());
-    let mut text = format!("{what}\n\n{:<width$}", "queue");
-    for name in ["waiting", "dead", "overflow", "completed", "added", "there before"] {
-        let _ = write!(text, "  {name:>9}");
-    }
-    text.push('\n');
-    for queue in &report.queues {
-        let Counts { waiting, dead, overflow, completed } = queue.source;
-        let (added, there) = (queue.added.jobs(), queue.there.jobs());
-        let _ = writeln!(
-            text,
-            "{:<width$}  {waiting:>9}  {dead:>9}  {overflow:>9}  {completed:>9}  {added:>9}  {there:>12}",
-            queue.name.as_str()
-        );
-    }
-    text.push('\n');
+    let [waiting, dead, overflow, completed] = migrate::STATES;
+    let names = [waiting, dead, overflow, completed, "added", "there before"];
+    let queues = report.queues.iter().map(|MovedQueue { name, source, added, there }| {
+        let [waiting, dead, overflow, completed] = source.0;
+        (name, [waiting, dead, overflow, completed, added.jobs(), there.jobs()])
+    });
+    let text = format!("{what}\n\n{}\n", table(names, queues));
     if report.is_whole() {
-        text.push_str("everything is there\n");
-        return text;
+        return text + "everything is there\n";
     }
     text + &super::things_off(&report.problems, report.left_out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::migrate::MovedQueue;
-
-    #[test]
-    fn a_place_is_a_directory_or_an_address() {
-        let place = |text: &str| Place::parse("--from", &text.into());
-        assert_eq!(place("./data").unwrap(), Place::Directory("./data".into()));
-        assert!(matches!(place("redis://127.0.0.1:6379/1").unwrap(), Place::Redis(_)));
-        let wrong = place("http://here").unwrap_err();
-        assert!(wrong.is_of_usage() && wrong.to_string().starts_with("--from: "), "{wrong}");
-        assert!(place("redis://a/1").unwrap().is(&place("redis://a/1").unwrap()));
-        assert!(!place("redis://a/1").unwrap().is(&place("redis://a/2").unwrap()));
-        assert!(place(".").unwrap().is(&place("./.").unwrap()));
-    }
-
-    #[test]
-    fn what_became_of_each_queue_is_shown() {
-        let source = Counts { waiting: 12, dead: 3, overflow: 1, completed: 0 };
-        let there = Counts { waiting: 2, ..Counts::default() };
-        let added = Counts { waiting: 10, ..source };
-        let name = QueueName::parse("emails").unwrap();
-        let queues = vec![MovedQueue { name, source, added, there }];
-        let mut report = Report { queues, ..Report::default() };
-        assert_eq!(
-            text("a → b", &report),
-            "a → b\n\n\
-             queue     waiting       dead   overflow  completed      added  there before\n\
-             emails         12          3          1          0         13             2\n\n\
-             everything is there\n"
-        );
-        report.problems.push("queue emails: lost".into());
-        report.left_out = 2;
-        let text = text("a → b", &report);
-        assert!(
-            text.ends_with("3 things are off:\n  queue emails: lost\n  and 2 more\n"),
-            "{text}"
-        );
-    }
 }

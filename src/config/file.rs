@@ -1,35 +1,17 @@
 //! The file as a whole.
 
-use super::{
-    Durability, LogFormat, LogLevel,
-    error::{ConfigError, Found, Invalid},
-    listen_address, queue,
-    section::{Problems, Section},
-};
-use crate::{
-    domain::{
-        ids::QueueName,
-        limits::Limits,
-        settings::{QueueSettings, Settings},
-    },
-    store::redis::Address,
-};
-use std::{
-    collections::HashMap, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
-};
+use super::error::{ConfigError, Invalid, RawProblem};
+use super::toml_reader::{Problems, TomlReader};
+use super::{Durability, LogFormat, LogLevel, overrides::listen_address, queue};
+use crate::domain::{Limits, QueueName, QueueSettings, Settings};
+use crate::store::redis::Address;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use toml::de::DeTable;
 
-const KEYS: &[&str] = &["server", "defaults", "queues"];
-const SERVER_KEYS: &[&str] = &[
-    "listen",
-    "data",
-    "redis",
-    "durability",
-    "insecure",
-    "shutdown_timeout",
-    "log_format",
-    "log_level",
-];
 const LONGEST_SHUTDOWN: Duration = Duration::from_secs(3_600);
 
 /// What a file says.
@@ -58,66 +40,65 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
         return invalid(syntax_errors(text, &errors));
     }
     let problems = Problems::default();
-    let file = read(&Section::new(String::new(), KEYS, table.get_ref(), &problems));
-    match problems.into_found() {
+    let file = read(&TomlReader::new(String::new(), table.get_ref(), &problems));
+    match problems.into_problems() {
         found if found.is_empty() => Ok(file),
         found => invalid(found),
     }
 }
 
 /// One for each line: where a line cannot be read, what follows on it is noise.
-fn syntax_errors(text: &str, errors: &[toml::de::Error]) -> Vec<Found> {
-    let mut found: Vec<Found> = errors
+fn syntax_errors(text: &str, errors: &[toml::de::Error]) -> Vec<RawProblem> {
+    let mut found: Vec<RawProblem> = errors
         .iter()
-        .map(|error| Found {
+        .map(|error| RawProblem {
             span: error.span().unwrap_or(0..0),
             message: error.message().trim_end_matches(", expected nothing").into(),
             allowed: None,
         })
         .collect();
-    let line = |found: &Found| text.bytes().take(found.span.start).filter(|b| *b == b'\n').count();
+    let line = |found: &RawProblem| text.bytes().take(found.span.start).filter(|b| *b == b'\n').count();
     found.sort_by_key(|found| found.span.start);
     found.dedup_by_key(|found| line(found));
     found
 }
 
-fn read(root: &Section<'_>) -> File {
-    let server = root.section("server", SERVER_KEYS).as_ref().map(server).unwrap_or_default();
+fn read(root: &TomlReader<'_>) -> File {
+    let server = root.table("server").as_ref().map(server).unwrap_or_default();
     let built_in = QueueSettings::default();
-    let defaults = match root.section("defaults", queue::KEYS) {
-        Some(section) => queue::read(&section, &built_in),
+    let defaults = match root.table("defaults") {
+        Some(reader) => queue::read(&reader, &built_in),
         None => built_in,
     };
     let queues = queues(root, &defaults);
     File { server, settings: Settings { defaults: Arc::new(defaults), queues } }
 }
 
-fn server(section: &Section<'_>) -> Server {
-    if let (Some(_), Some(at)) = (section.get("data"), section.key_span("redis")) {
+fn server(reader: &TomlReader<'_>) -> Server {
+    if let (Some(_), Some(at)) = (reader.key_span("data"), reader.key_span("redis")) {
         let message = "redis: jobs are kept in one place: give either data or redis";
-        section.problems().report(at, message);
+        reader.problems().report(at, message);
     }
     Server {
-        listen: section.parsed("listen", "an address in quotes", listen_address),
-        data: section.parsed("data", "a directory in quotes", |path| match path {
+        listen: reader.parsed("listen", "an address in quotes", listen_address),
+        data: reader.parsed("data", "a directory in quotes", |path| match path {
             "" => Err("must not be empty; write for example \"./redrive-data\"".into()),
             path => Ok(path.into()),
         }),
-        redis: section
+        redis: reader
             .texts("redis", "an address in quotes such as \"redis://127.0.0.1:6379\"")
-            .and_then(|(texts, at)| section.noted("redis", at, Address::parse_all(texts))),
-        durability: section.parsed("durability", "a word in quotes", |word| {
-            Durability::parse(word)
-                .ok_or_else(|| format!("{word:?} is none of {}", Durability::RULE))
+            .and_then(|(texts, at)| reader.noted("redis", at, Address::parse_all(texts))),
+        durability: reader.parsed("durability", "a word in quotes", |word| {
+            word.parse().map_err(|_| format!("{word:?} is none of {}", Durability::RULE))
         }),
-        insecure: section.bool("insecure"),
-        shutdown_timeout: section.duration("shutdown_timeout", Duration::ZERO..=LONGEST_SHUTDOWN),
-        log_format: section.word("log_format", &LogFormat::WORDS, LogFormat::parse),
-        log_level: section.word("log_level", &LogLevel::WORDS, LogLevel::parse),
+        insecure: reader.bool("insecure"),
+        shutdown_timeout: reader.duration("shutdown_timeout", Duration::ZERO..=LONGEST_SHUTDOWN),
+        log_format: reader.value_of("log_format"),
+        log_level: reader.value_of("log_level"),
     }
 }
 
-fn queues(root: &Section<'_>, defaults: &QueueSettings) -> HashMap<QueueName, Arc<QueueSettings>> {
+fn queues(root: &TomlReader<'_>, defaults: &QueueSettings) -> HashMap<QueueName, Arc<QueueSettings>> {
     let mut queues = HashMap::new();
     let problems = root.problems();
     let Some(value) = root.get("queues") else {
@@ -144,8 +125,8 @@ fn queues(root: &Section<'_>, defaults: &QueueSettings) -> HashMap<QueueName, Ar
             root.wrong_type(&format!("queues.{word}"), "a table", value);
             continue;
         };
-        let section = Section::new(format!("[queues.{word}]"), queue::KEYS, keys, problems);
-        let settings = Arc::new(queue::read(&section, defaults));
+        let reader = TomlReader::new(format!("[queues.{word}]"), keys, problems);
+        let settings = Arc::new(queue::read(&reader, defaults));
         if let Some(name) = name {
             queues.insert(name, settings);
         }

@@ -3,31 +3,25 @@
 mod environment;
 mod error;
 mod file;
+mod names;
+mod overrides;
 mod policy;
 mod queue;
 mod rules;
-mod section;
-#[cfg(test)]
-mod tests;
-mod words;
+mod toml_reader;
 
 pub use environment::Environment;
 pub use error::{ConfigError, Invalid, Problem};
-pub use words::{Durability, LogFormat, LogLevel, Unread};
+pub use names::{Durability, LogFormat, LogLevel, Unread};
+pub use overrides::Overrides;
 
-use crate::domain::{
-    policy::RetryPolicy,
-    rules::Then,
-    settings::{QueueSettings, Settings},
-};
+use crate::domain::{QueueName, QueueSettings, RetryPolicy, Settings};
 use crate::store::{redis, sqlite};
-use std::{
-    fs, io,
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 /// Read when it is there and no other file is named.
 pub const DEFAULT_FILE: &str = "redrive.toml";
@@ -62,18 +56,15 @@ pub struct Log {
     pub directives: Option<String>,
 }
 
-/// What environment and flags say; the file is below them.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    pub config: Option<PathBuf>,
-    pub listen: Option<SocketAddr>,
-    pub data: Option<PathBuf>,
-    pub redis: Vec<Unread>,
-    pub insecure: Option<bool>,
-    pub durability: Option<Durability>,
-    pub log_format: Option<LogFormat>,
-    pub log_level: Option<LogLevel>,
-    pub log_directives: Option<String>,
+impl Log {
+    /// What is written, as directives. The libraries below say nothing that helps below a warning.
+    pub fn filter(&self) -> String {
+        match (&self.directives, self.level) {
+            (Some(directives), _) => directives.clone(),
+            (None, LogLevel::Error) => "error".into(),
+            (None, level) => format!("warn,redrive={level:?}").to_lowercase(),
+        }
+    }
 }
 
 impl Config {
@@ -90,10 +81,7 @@ impl Config {
     }
 
     /// Decides from what was read; reads nothing itself.
-    pub fn resolve(
-        overrides: &Overrides,
-        file: Option<(&Path, &str)>,
-    ) -> Result<Self, ConfigError> {
+    pub fn resolve(overrides: &Overrides, file: Option<(&Path, &str)>) -> Result<Self, ConfigError> {
         let file::File { server, settings } = match file {
             Some((path, text)) => file::parse(path, text)?,
             None => file::File::default(),
@@ -101,7 +89,7 @@ impl Config {
         let over = overrides.clone();
         let (data, redis) = place(&over, server.data, server.redis)?;
         let durability = over.durability.or(server.durability);
-        Ok(Self {
+        let mut config = Self {
             listen: over.listen.or(server.listen).unwrap_or(DEFAULT_LISTEN),
             insecure: over.insecure.or(server.insecure).unwrap_or(false),
             durability: level(durability, redis.is_some())?,
@@ -113,13 +101,15 @@ impl Config {
                 level: over.log_level.or(server.log_level).unwrap_or_default(),
                 directives: over.log_directives,
             },
-            warnings: warnings(&settings),
+            warnings: Vec::new(),
             settings: Arc::new(settings),
             source: file.map(|(path, _)| path.into()),
-        })
+        };
+        config.warnings = config.policies().iter().flat_map(NamedPolicy::warnings).collect();
+        Ok(config)
     }
 
-    /// An address that others can reach needs somebody who says that this is meant.
+    /// An address that others can reach needs a setting which says that this is meant.
     pub fn check_exposure(&self) -> Result<(), Exposed> {
         let reachable = !self.listen.ip().to_canonical().is_loopback();
         if reachable && !self.insecure { Err(Exposed(self.listen)) } else { Ok(()) }
@@ -144,15 +134,16 @@ impl Config {
 
     /// Each queue's policy and those of its rules, in the order of their names; the defaults first.
     pub fn policies(&self) -> Vec<NamedPolicy> {
-        policies(&self.settings)
+        let mut queues: Vec<_> = self.settings.queues.iter().map(|(name, queue)| (Some(name), queue)).collect();
+        queues.push((None, &self.settings.defaults));
+        queues.sort_by_key(|(name, _)| *name);
+        queues.into_iter().flat_map(|(name, queue)| of_queue(name, queue)).collect()
     }
 }
 
 /// Where jobs are kept: what environment and flags say goes over the file.
 fn place(
-    over: &Overrides,
-    data: Option<PathBuf>,
-    redis: Option<redis::Address>,
+    over: &Overrides, data: Option<PathBuf>, redis: Option<redis::Address>,
 ) -> Result<(PathBuf, Option<redis::Address>), ConfigError> {
     let default = || DEFAULT_DATA.into();
     match (&over.data, over.redis.as_slice()) {
@@ -171,16 +162,16 @@ fn level(asked: Option<Durability>, on_redis: bool) -> Result<Durability, Config
     match asked {
         None if on_redis => Ok(Durability::Redis(redis::Durability::default())),
         None => Ok(Durability::Embedded(sqlite::Durability::default())),
-        Some(level) if level.is_of_redis() == on_redis => Ok(level),
+        Some(level) if matches!(level, Durability::Redis(_)) == on_redis => Ok(level),
         Some(level) => Err(ConfigError::OtherEngine { level, on_redis }),
     }
 }
 
-/// Refused: everybody who reaches the address could do everything.
+/// Refused: all who reach the address could do everything.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "refusing to listen on {0}: other machines can reach this address, and there are no keys yet, \
-     so everybody who reaches it could read, add and delete jobs\n\
+     so all who reach it could read, add and delete jobs\n\
      listen on 127.0.0.1:{port}, or pass --insecure (or insecure = true in [server]) if only \
      machines you trust reach it", port = .0.port()
 )]
@@ -189,56 +180,28 @@ pub struct Exposed(pub SocketAddr);
 /// A policy and where it applies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedPolicy {
-    /// None: the queues that have no section.
+    /// None: the queues that have no table.
     pub queue: Option<String>,
     /// The error rule it belongs to.
     pub rule: Option<String>,
     pub policy: RetryPolicy,
 }
 
-fn policies(settings: &Settings) -> Vec<NamedPolicy> {
-    let mut queues: Vec<_> = settings.queues.iter().collect();
-    queues.sort_by_key(|(name, _)| *name);
-    let queues = queues.into_iter().map(|(name, queue)| (Some(name.to_string()), queue));
-    std::iter::once((None, &settings.defaults))
-        .chain(queues)
-        .flat_map(|(name, queue)| of_queue(name, queue))
-        .collect()
+impl NamedPolicy {
+    fn warnings(&self) -> Vec<String> {
+        let queue = self.queue.as_ref().map_or_else(|| "[defaults]".to_owned(), |name| format!("[queues.{name}]"));
+        let rule = self.rule.as_ref().map_or_else(String::new, |rule| format!(" {rule}"));
+        self.policy.warnings().into_iter().map(|warning| format!("{queue}{rule}: {warning}")).collect()
+    }
 }
 
-fn of_queue(queue: Option<String>, settings: &QueueSettings) -> Vec<NamedPolicy> {
-    let own = NamedPolicy { queue: queue.clone(), rule: None, policy: settings.policy.clone() };
-    let of_rules = settings.rules.iter().filter_map(|rule| {
-        let Then::Policy(over) = &rule.then else {
-            return None;
-        };
-        let policy = settings.policy.apply(over);
-        Some(NamedPolicy { queue: queue.clone(), rule: Some(rule.name.clone()), policy })
-    });
-    std::iter::once(own).chain(of_rules).collect()
-}
-
-fn warnings(settings: &Settings) -> Vec<String> {
-    let of_policy = |named: NamedPolicy| {
-        let mut place = match named.queue {
-            Some(name) => format!("[queues.{name}]"),
-            None => "[defaults]".to_owned(),
-        };
-        if let Some(rule) = named.rule {
-            place += &format!(" {rule}");
+fn of_queue(name: Option<&QueueName>, settings: &QueueSettings) -> Vec<NamedPolicy> {
+    let named = |rule, policy| NamedPolicy { queue: name.map(ToString::to_string), rule, policy };
+    let mut policies = vec![named(None, settings.policy.clone())];
+    for rule in &settings.rules {
+        if let Some(over) = rule.then.policy() {
+            policies.push(named(Some(rule.name.clone()), settings.policy.apply(over)));
         }
-        let warnings = named.policy.warnings();
-        warnings.into_iter().map(move |warning| format!("{place}: {warning}"))
-    };
-    policies(settings).into_iter().flat_map(of_policy).collect()
-}
-
-/// Reads `127.0.0.1:7433` or `[::1]:7433`.
-pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!(
-            "{text:?} is not an address to listen on: write an IP address and a port, for example \
-             \"127.0.0.1:7433\" or \"[::1]:7433\""
-        )
-    })
+    }
+    policies
 }

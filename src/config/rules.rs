@@ -1,22 +1,17 @@
 //! Error rules in the file.
 
-use super::{policy, section::Section};
-use crate::domain::{
-    glob::Glob,
-    policy::RetryPolicy,
-    rules::{ErrorRule, Matcher, StatusPattern, Then},
-};
+use super::{policy, toml_reader::TomlReader};
+use crate::domain::{ErrorRule, Glob, Matcher, RetryPolicy, StatusPattern, Then};
 use toml::{Spanned, de::DeValue};
 
-const KEYS: &[&str] = &["error_type", "http_status", "message_contains", "policy", "action"];
 const ACTIONS: [&str; 3] = ["dead-letter", "release", "hold"];
 
 /// Reads `rules`; their policies stand on top of the queue's.
-pub(super) fn read(section: &Section<'_>, queue: &RetryPolicy) -> Option<Vec<ErrorRule>> {
-    let value = section.get("rules")?;
+pub(super) fn read(reader: &TomlReader<'_>, queue: &RetryPolicy) -> Option<Vec<ErrorRule>> {
+    let value = reader.get("rules")?;
     let wrong = |value: &Spanned<DeValue<'_>>| {
         let expected = "a list of tables such as [{ http_status = \"429\", action = \"hold\" }]";
-        section.wrong_type("rules", expected, value);
+        reader.wrong_type("rules", expected, value);
     };
     let Some(items) = value.get_ref().as_array() else {
         wrong(value);
@@ -27,7 +22,7 @@ pub(super) fn read(section: &Section<'_>, queue: &RetryPolicy) -> Option<Vec<Err
         match item.get_ref().as_table() {
             Some(table) => {
                 let name = format!("rules[{index}]");
-                let rule = section.inner(&name, KEYS, table);
+                let rule = reader.inner(&name, table);
                 rules.extend(read_one(&rule, index, item, queue));
             }
             None => wrong(item),
@@ -37,10 +32,7 @@ pub(super) fn read(section: &Section<'_>, queue: &RetryPolicy) -> Option<Vec<Err
 }
 
 fn read_one(
-    rule: &Section<'_>,
-    index: usize,
-    item: &Spanned<DeValue<'_>>,
-    queue: &RetryPolicy,
+    rule: &TomlReader<'_>, index: usize, item: &Spanned<DeValue<'_>>, queue: &RetryPolicy,
 ) -> Option<ErrorRule> {
     let problems = rule.problems();
     let before = problems.count();
@@ -55,14 +47,13 @@ fn read_one(
     {
         problems.report(item.span(), format!("rules[{index}]: {why}"));
     }
-
+    let over = policy::read(rule, queue).map(Then::Policy);
     let action = rule.word("action", &ACTIONS, |word| match word {
         "dead-letter" => Some(Then::DeadLetter),
         "release" => Some(Then::Release),
         "hold" => Some(Then::Hold),
         _ => None,
     });
-    let over = policy::read(rule, queue).map(Then::Policy);
     match (rule.key_span("action"), rule.key_span("policy")) {
         (Some(at), Some(_)) => {
             problems.report(at, format!("rules[{index}]: has both policy and action; keep one"));
@@ -76,7 +67,7 @@ fn read_one(
 }
 
 /// `503`, `"503"` or `"5xx"`.
-fn read_status(rule: &Section<'_>) -> Option<StatusPattern> {
+fn read_status(rule: &TomlReader<'_>) -> Option<StatusPattern> {
     let value = rule.get("http_status")?;
     let parsed = match value.get_ref() {
         DeValue::String(text) => StatusPattern::parse(text),

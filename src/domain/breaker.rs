@@ -8,45 +8,36 @@
 //!     │                                         └───────── a probe fails ──────────────┘  │
 //!     └────────────────────────────────── enough probes succeed ──────────────────────────┘
 //! ```
-//! Pure: what is known, the settings and the time go in. HALF_OPEN is no state that anybody writes: an open breaker whose
+//! Pure: what is known, the settings and the time go in. HALF_OPEN is never written: an open breaker whose
 //! `probe_at` has come is half open. Every other transition raises `transitions`, which each delivery remembers, so that an
 //! outcome from before the last one changes nothing.
 
 mod dead_letters;
-mod tally;
+mod outcome_stats;
 
-pub use dead_letters::Room;
-pub use tally::Tally;
+pub use dead_letters::OverflowDecision;
+pub use outcome_stats::OutcomeStats;
 
-use super::{
-    failure::Failure,
-    ids::{JobId, QueueName},
-    settings::BreakerSettings,
-    time::Timestamp,
-};
+use super::failure::{Failure, cut};
+use super::ids::{JobId, QueueName};
+use super::macros::named;
+use super::settings::BreakerSettings;
+use super::time::Timestamp;
 use std::{fmt, time::Duration};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BreakerState {
-    #[default]
-    Closed,
-    Open,
-    HalfOpen,
-}
-
-impl BreakerState {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "CLOSED",
-            Self::Open => "OPEN",
-            Self::HalfOpen => "HALF_OPEN",
-        }
+named! {
+    #[derive(Default)]
+    BreakerState {
+        #[default]
+        Closed = "CLOSED",
+        Open = "OPEN",
+        HalfOpen = "HALF_OPEN",
     }
 }
 
 /// What a breaker guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Guarded {
+pub enum BreakerKind {
     /// What the queue's workers call.
     Work,
     DeadLetters,
@@ -56,25 +47,25 @@ pub enum Guarded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerName {
     pub queue: QueueName,
-    pub guarded: Guarded,
+    pub kind: BreakerKind,
 }
 
 impl BreakerName {
     pub fn parse(name: &str) -> Option<Self> {
-        let (guarded, queue) = match name.split_once(':')? {
-            ("queue", queue) => (Guarded::Work, queue),
-            ("dlq", queue) => (Guarded::DeadLetters, queue),
+        let (kind, queue) = match name.split_once(':')? {
+            ("queue", queue) => (BreakerKind::Work, queue),
+            ("dlq", queue) => (BreakerKind::DeadLetters, queue),
             _ => return None,
         };
-        Some(Self { queue: QueueName::parse(queue)?, guarded })
+        Some(Self { queue: QueueName::parse(queue)?, kind })
     }
 }
 
 impl fmt::Display for BreakerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.guarded {
-            Guarded::Work => "queue",
-            Guarded::DeadLetters => "dlq",
+        let kind = match self.kind {
+            BreakerKind::Work => "queue",
+            BreakerKind::DeadLetters => "dlq",
         };
         write!(f, "{kind}:{}", self.queue)
     }
@@ -126,9 +117,9 @@ pub enum Signal {
     None,
 }
 
-/// The delivery that ended.
+/// What a delivery remembers of its queue's breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct BreakerEpoch {
     /// The breaker's transitions when it was handed out.
     pub transitions: u64,
     pub probe: bool,
@@ -136,7 +127,7 @@ pub struct Sent {
 
 /// How many jobs may be handed out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate<'a> {
+pub enum Admission<'a> {
     All,
     /// So many, and this one only if there is no other.
     Probes {
@@ -153,9 +144,9 @@ pub enum Gate<'a> {
     },
 }
 
-impl Gate<'_> {
-    /// Jobs that it lets through.
-    pub fn width(self) -> usize {
+impl Admission<'_> {
+    /// How many jobs may leave.
+    pub fn limit(self) -> usize {
         match self {
             Self::All => usize::MAX,
             Self::Probes { most, .. } => most,
@@ -181,67 +172,60 @@ impl Breaker {
     }
 
     /// What may be handed out while these probes are out, by when they were.
-    pub fn gate(
-        &self,
-        settings: &BreakerSettings,
-        probes: impl Iterator<Item = Timestamp>,
-        now: Timestamp,
-    ) -> Gate<'_> {
+    pub fn admission(
+        &self, settings: &BreakerSettings, probes: impl Iterator<Item = Timestamp>, now: Timestamp,
+    ) -> Admission<'_> {
         match (self.state(settings, now), &self.open) {
-            (BreakerState::Closed, _) => Gate::All,
+            (BreakerState::Closed, _) => Admission::All,
             (BreakerState::HalfOpen, Some(open)) => {
                 let (out, until) = probes_out(settings, probes, now);
                 let most = (settings.half_open_max_calls as usize).saturating_sub(out);
                 if most == 0 {
-                    return Gate::Limited { until };
+                    return Admission::Limited { until };
                 }
-                Gate::Probes { most, not_first: open.failed_probe.as_ref() }
+                Admission::Probes { most, not_first: open.failed_probe.as_ref() }
             }
             (BreakerState::Open | BreakerState::HalfOpen, open) => {
                 let until = open.as_ref().filter(|_| self.forced.is_none());
-                Gate::Held { until: until.map(|open| open.probe_at) }
+                Admission::Held { until: until.map(|open| open.probe_at) }
             }
         }
     }
 
     /// Whether a hold by this delivery can move it.
-    pub fn heeds_hold(&self, sent: Sent, settings: &BreakerSettings, now: Timestamp) -> bool {
+    pub fn counts_hold(&self, epoch: BreakerEpoch, settings: &BreakerSettings, now: Timestamp) -> bool {
         if self.forced.is_some() || settings.disabled {
             return false;
         }
         match self.state(settings, now) {
-            BreakerState::Closed => self.is_current(sent),
-            BreakerState::HalfOpen => self.is_current(sent) && sent.probe,
-            // Whenever it was sent: the time asked for is as good as that of whoever came first.
+            BreakerState::Closed => self.is_current(epoch),
+            BreakerState::HalfOpen => self.is_current(epoch) && epoch.probe,
+            // Whenever it was delivered: the time asked for is as good as that of the first.
             BreakerState::Open => true,
         }
     }
 
-    fn is_current(&self, sent: Sent) -> bool {
-        sent.transitions == self.transitions
+    fn is_current(&self, epoch: BreakerEpoch) -> bool {
+        epoch.transitions == self.transitions
     }
 
     /// Takes note of an Ack. True: the breaker has changed and must be kept.
     pub fn succeed(
-        &mut self,
-        tally: &mut Tally,
-        sent: Sent,
-        settings: &BreakerSettings,
-        now: Timestamp,
+        &mut self, outcome_stats: &mut OutcomeStats, epoch: BreakerEpoch, settings: &BreakerSettings, now: Timestamp,
     ) -> bool {
-        if !self.is_current(sent) {
+        if !self.is_current(epoch) {
             return false;
         }
         match (self.state(settings, now), &mut self.open) {
             (BreakerState::Closed, _) => {
-                tally.success(now);
+                outcome_stats.success(now);
                 false
             }
-            (BreakerState::HalfOpen, Some(open)) if sent.probe => {
+            (BreakerState::HalfOpen, Some(open)) if epoch.probe => {
                 open.successes += 1;
                 if open.successes >= settings.success_threshold {
                     self.close();
-                    tally.success(now);
+                    outcome_stats.success(now);
                 }
                 true
             }
@@ -250,32 +234,27 @@ impl Breaker {
     }
 
     /// Takes note of how a delivery of this job ended otherwise. True: the breaker has changed and must be kept.
-    pub fn heed(
-        &mut self,
-        tally: &mut Tally,
-        sent: Sent,
-        job: &JobId,
-        signal: Signal,
-        settings: &BreakerSettings,
-        now: Timestamp,
+    pub fn fail(
+        &mut self, outcome_stats: &mut OutcomeStats, epoch: BreakerEpoch, job: &JobId, signal: Signal,
+        settings: &BreakerSettings, now: Timestamp,
     ) -> bool {
         let state = self.state(settings, now);
-        let probe = sent.probe.then(|| job.clone());
+        let probe = epoch.probe.then(|| job.clone());
         match (state, signal) {
             (BreakerState::Open, Signal::Hold { hold, .. }) => self.hold_longer(now.after(hold)),
-            _ if !self.is_current(sent) => false,
-            (_, Signal::Hold { error, hold }) if self.heeds_hold(sent, settings, now) => {
-                tally.end_row();
+            _ if !self.is_current(epoch) => false,
+            (_, Signal::Hold { error, hold }) if self.counts_hold(epoch, settings, now) => {
+                outcome_stats.end_streak();
                 self.trip(now, hold, probe, error)
             }
             (BreakerState::Closed, Signal::Failure { error }) => {
-                tally.failure(job, settings);
-                self.reconsider(tally, error, settings, now)
+                outcome_stats.failure(job, settings);
+                self.reconsider(outcome_stats, error, settings, now)
             }
-            (BreakerState::HalfOpen, Signal::Failure { error }) if sent.probe => {
+            (BreakerState::HalfOpen, Signal::Failure { error }) if epoch.probe => {
                 self.trip(now, settings.recovery_timeout, probe, error)
             }
-            (BreakerState::HalfOpen, Signal::Expired) if sent.probe => {
+            (BreakerState::HalfOpen, Signal::Expired) if epoch.probe => {
                 let error = "the lease of a probe ran out".to_owned();
                 self.trip(now, settings.recovery_timeout, probe, error)
             }
@@ -285,19 +264,15 @@ impl Breaker {
 
     /// Opens if what has been counted, this error being the last of it, is an outage. True: it has.
     pub fn reconsider(
-        &mut self,
-        tally: &mut Tally,
-        error: String,
-        settings: &BreakerSettings,
-        now: Timestamp,
+        &mut self, outcome_stats: &mut OutcomeStats, error: String, settings: &BreakerSettings, now: Timestamp,
     ) -> bool {
         let closed = self.state(settings, now) == BreakerState::Closed;
         let nothing_opens_it = self.forced.is_some() || settings.disabled;
-        if !closed || nothing_opens_it || !tally.is_an_outage(settings, now) {
+        if !closed || nothing_opens_it || !outcome_stats.is_an_outage(settings, now) {
             return false;
         }
         // An outage says nothing about what is usual.
-        tally.end_row();
+        outcome_stats.end_streak();
         self.trip(now, settings.recovery_timeout, None, error)
     }
 
@@ -313,13 +288,7 @@ impl Breaker {
     }
 
     /// → OPEN.
-    fn trip(
-        &mut self,
-        now: Timestamp,
-        wait: Duration,
-        probe: Option<JobId>,
-        error: String,
-    ) -> bool {
+    fn trip(&mut self, now: Timestamp, wait: Duration, probe: Option<JobId>, error: String) -> bool {
         let before = self.open.take().and_then(|open| open.failed_probe);
         self.transitions += 1;
         self.trips += 1;
@@ -367,9 +336,7 @@ impl Breaker {
 
 /// How many probes have a slot, by when they were handed out, and when the first of them loses it.
 pub fn probes_out(
-    settings: &BreakerSettings,
-    probes: impl Iterator<Item = Timestamp>,
-    now: Timestamp,
+    settings: &BreakerSettings, probes: impl Iterator<Item = Timestamp>, now: Timestamp,
 ) -> (usize, Timestamp) {
     let ends = probes.map(|started| started.after(settings.recovery_timeout));
     let waited_for = ends.filter(|end| *end > now);
@@ -386,11 +353,5 @@ pub fn in_words(failure: &Failure) -> String {
     if !failure.message.is_empty() {
         words = format!("{words}: {}", failure.message);
     }
-    match words.char_indices().nth(ENOUGH) {
-        Some((end, _)) => format!("{}…", &words[..end]),
-        None => words,
-    }
+    if cut(&mut words, ENOUGH) { words + "…" } else { words }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,13 +7,16 @@
 //!                  └── failed, retries left ────────────┤
 //!                                                       └── beyond hope ──► DEAD ──Requeue──► READY
 //! ```
-//! The verdict on a LEASED job that was not acknowledged is in `verdict.rs`.
+//! What becomes of a LEASED job that was not acknowledged is decided in `decision.rs`.
 
-pub use super::sameness::Sameness;
-use super::{
-    breaker::BreakerState, failure::Failure, ids::JobId, ids::QueueName, lease::Lease,
-    policy::PolicyOverride, time::Timestamp,
-};
+use super::breaker::BreakerState;
+use super::failure::Failure;
+use super::ids::{JobId, QueueName};
+use super::lease::Lease;
+use super::macros::named;
+use super::policy::PolicyOverride;
+use super::sameness::{Sameness, sameness};
+use super::time::Timestamp;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -45,22 +48,20 @@ impl Body {
     }
 }
 
-/// When a new job may first run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
-    #[default]
-    Now,
+/// A time that a producer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
     After(Duration),
     At(Timestamp),
 }
 
-/// When a job is not worth running any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expiry {
-    #[default]
-    Never,
-    After(Duration),
-    At(Timestamp),
+impl When {
+    fn from(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::After(delay) => now.after(delay),
+            Self::At(at) => at,
+        }
+    }
 }
 
 /// A job as a producer hands it in.
@@ -75,32 +76,25 @@ pub struct NewJob {
     pub headers: Vec<(String, String)>,
     pub body: Body,
     pub priority: i8,
-    pub start: Start,
-    pub expiry: Expiry,
+    /// When it may first run; none: now.
+    pub start: Option<When>,
+    /// When it is not worth running any more.
+    pub expiry: Option<When>,
     pub policy: Option<Box<PolicyOverride>>,
 }
 
 impl NewJob {
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
-        let headers: usize =
-            self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.bytes().len() + headers + self.job_type.len() + self.content_type.len()
     }
 
     /// Enqueue: the job as it is kept, and whether it is READY or SCHEDULED.
     pub fn admit(self, now: Timestamp, id: JobId) -> (Spec, State) {
-        let run_at = match self.start {
-            Start::Now => now,
-            Start::After(delay) => now.after(delay),
-            // A time that has passed means now; the job has not been waiting since then.
-            Start::At(at) => at.max(now),
-        };
-        let expires_at = match self.expiry {
-            Expiry::Never => None,
-            Expiry::After(delay) => Some(now.after(delay)),
-            Expiry::At(at) => Some(at),
-        };
+        // A time that has passed means now; the job has not been waiting since then.
+        let run_at = self.start.map_or(now, |start| start.from(now).max(now));
+        let expires_at = self.expiry.map(|expiry| expiry.from(now));
         let state = if run_at > now { State::Scheduled } else { State::Ready };
         let spec = Spec {
             id,
@@ -117,12 +111,10 @@ impl NewJob {
         };
         (spec, state)
     }
-}
 
-impl NewJob {
     /// Whether it is the same job as another under the same id or key.
     pub fn sameness(&self) -> Sameness {
-        super::sameness::sameness(&self.job_type, &self.content_type, &self.body)
+        sameness(&self.job_type, &self.content_type, &self.body)
     }
 }
 
@@ -145,7 +137,7 @@ pub struct Spec {
 impl Spec {
     /// Whether it is the same job as another under the same id or key.
     pub fn sameness(&self) -> Sameness {
-        super::sameness::sameness(&self.job_type, &self.content_type, &self.body)
+        sameness(&self.job_type, &self.content_type, &self.body)
     }
 }
 
@@ -187,26 +179,8 @@ impl Progress {
     pub fn complete(&mut self, delivery: &Delivery, note: &str, now: Timestamp) -> Attempt {
         self.tries = delivery.attempt;
         self.recorded += 1;
-        Attempt {
-            number: delivery.attempt,
-            delivery: delivery.lease.delivery,
-            nonce: delivery.lease.nonce,
-            status: AttemptStatus::Succeeded,
-            worker_id: delivery.worker_id.clone(),
-            started_at: delivery.started_at,
-            ended_at: now,
-            note: note.to_owned(),
-            failure: None,
-            next: Next::OldPlace,
-            delay: None,
-            retries_left: 0,
-            counted: true,
-            probe: delivery.probe,
-            nacked: false,
-            breaker: BreakerState::default(),
-            rule: String::new(),
-            explanation: String::new(),
-        }
+        let (status, note) = (AttemptStatus::Succeeded, note.to_owned());
+        Attempt { status, note, counted: true, ..Attempt::of(delivery, now) }
     }
 
     /// DEAD → READY.
@@ -242,10 +216,11 @@ pub struct Delivery {
     pub probe: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttemptStatus {
     Running,
     Succeeded,
+    #[default]
     Failed,
     LeaseExpired,
     Released,
@@ -253,44 +228,33 @@ pub enum AttemptStatus {
     Cancelled,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadReason {
-    Exhausted,
-    NonRetryable,
-    Expired,
-    WouldMissDeadline,
-    Cancelled,
-    Corrupt,
-}
-
-impl DeadReason {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exhausted => "EXHAUSTED",
-            Self::NonRetryable => "NON_RETRYABLE",
-            Self::Expired => "EXPIRED",
-            Self::WouldMissDeadline => "WOULD_MISS_DEADLINE",
-            Self::Cancelled => "CANCELLED",
-            Self::Corrupt => "CORRUPT",
-        }
+named! {
+    DeadReason {
+        Exhausted = "EXHAUSTED",
+        NonRetryable = "NON_RETRYABLE",
+        Expired = "EXPIRED",
+        WouldMissDeadline = "WOULD_MISS_DEADLINE",
+        Cancelled = "CANCELLED",
+        Corrupt = "CORRUPT",
     }
 }
 
 /// Where a job goes after a delivery that did not succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Next {
     /// SCHEDULED: a retry, or a release with a time.
     Later { at: Timestamp },
     /// READY, behind its priority level.
     Behind { at: Timestamp },
     /// READY, where it was before it was claimed.
+    #[default]
     OldPlace,
     /// DEAD.
-    Bury(DeadReason),
+    DeadLetter(DeadReason),
 }
 
 /// One entry of a job's history. Holds all that the answer to a repeated Nack needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attempt {
     pub number: u32,
     /// Number and nonce of the delivery: a repeated Nack finds its own attempt by them.
@@ -310,91 +274,29 @@ pub struct Attempt {
     pub probe: bool,
     /// A worker's Nack ended it; repeating that Nack gets the same answer.
     pub nacked: bool,
-    /// Of the queue, after this ending.
+    /// Of the queue, after this delivery.
     pub breaker: BreakerState,
     pub rule: String,
     pub explanation: String,
 }
 
 impl Attempt {
+    /// A delivery that has just ended; how is not said yet.
+    pub(super) fn of(delivery: &Delivery, now: Timestamp) -> Self {
+        Self {
+            number: delivery.attempt,
+            delivery: delivery.lease.delivery,
+            nonce: delivery.lease.nonce,
+            worker_id: delivery.worker_id.clone(),
+            started_at: delivery.started_at,
+            ended_at: now,
+            probe: delivery.probe,
+            ..Self::default()
+        }
+    }
+
     /// Whether it is how the delivery of this lease ended, if it is an attempt of the lease's job.
     pub fn is_of(&self, lease: &Lease) -> bool {
         (self.delivery, self.nonce) == (lease.delivery, lease.nonce)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_requeue_starts_again_and_keeps_what_must_never_go_back() {
-        let mut progress = Progress {
-            deliveries: 9,
-            tries: 4,
-            releases: 3,
-            interruptions: 2,
-            uncounted: 1,
-            cancel_requested: true,
-            last_delay: Some(Duration::from_secs(1)),
-            recorded: 8,
-            ..Progress::default()
-        };
-        let now = Timestamp::from_millis(10);
-        progress.requeue(now, Some(Timestamp::from_millis(10)), false);
-        assert_eq!(progress.deliveries, 9);
-        assert_eq!(progress.recorded, 8);
-        assert_eq!(progress.redrives, 1);
-        assert_eq!(progress.deliver(), 1);
-        assert!(!progress.cancel_requested);
-        assert_eq!((progress.releases, progress.interruptions, progress.uncounted), (0, 0, 0));
-        assert_eq!(progress.deadline(Some(now)), None);
-    }
-
-    #[test]
-    fn a_success_uses_up_a_try_and_is_the_last_entry_of_the_history() {
-        let lease = Lease {
-            queue: QueueName::parse("emails").unwrap(),
-            number: 1,
-            delivery: 9,
-            nonce: 7,
-            flags: 0,
-            epoch: 0,
-            started_at: Timestamp::default(),
-            duration_ms: 0,
-            own_id: None,
-        };
-        let delivery = Delivery {
-            lease,
-            attempt: 4,
-            worker_id: "w".into(),
-            started_at: Timestamp::from_millis(10),
-            expires_at: Timestamp::from_millis(90),
-            duration: Duration::from_millis(80),
-            probe: false,
-        };
-        let mut progress = Progress { tries: 3, recorded: 8, ..Progress::default() };
-        let attempt = progress.complete(&delivery, "sent", Timestamp::from_millis(30));
-        assert_eq!((progress.tries, progress.recorded), (4, 9));
-        assert_eq!((attempt.status, attempt.number), (AttemptStatus::Succeeded, 4));
-        assert_eq!((attempt.delivery, attempt.nonce), (9, 7));
-        assert_eq!((attempt.counted, attempt.nacked), (true, false));
-        assert_eq!((attempt.worker_id.as_str(), attempt.note.as_str()), ("w", "sent"));
-        assert_eq!(attempt.ended_at.since(attempt.started_at), Duration::from_millis(20));
-    }
-
-    #[test]
-    fn a_requeue_that_keeps_attempts_goes_on_counting() {
-        let mut progress = Progress { tries: 4, deliveries: 4, ..Progress::default() };
-        progress.requeue(Timestamp::from_millis(10), None, true);
-        assert_eq!(progress.deliver(), 5);
-    }
-
-    #[test]
-    fn a_deadline_that_has_not_passed_survives_a_requeue() {
-        let mut progress = Progress::default();
-        let later = Some(Timestamp::from_millis(11));
-        progress.requeue(Timestamp::from_millis(10), later, false);
-        assert_eq!(progress.deadline(later), later);
     }
 }

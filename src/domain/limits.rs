@@ -1,60 +1,70 @@
-//! The limits of spec section 8, published by GetServerInfo.
+//! The limits of every call, published by GetServerInfo.
 
-use std::time::Duration;
+use super::duration::human;
+use std::{collections::HashMap, time::Duration};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    pub body_bytes: usize,
-    pub header_entries: usize,
-    pub header_bytes: usize,
-    pub batch_items: usize,
-    pub batch_bytes: usize,
-    pub reply_bytes: usize,
-    pub wait: Duration,
-    pub lease_min: Duration,
-    pub lease_max: Duration,
-    pub delay: Duration,
-    /// Job type, id, key, request id, worker id, content type, error type.
-    pub name_bytes: usize,
-    pub note_bytes: usize,
-    pub checkpoint_bytes: usize,
-    pub details_bytes: usize,
-    pub result_bytes: usize,
-    pub queues: usize,
-    pub page_size_default: usize,
-    pub page_size_max: usize,
-    pub bulk_default: usize,
-    pub bulk_max: usize,
-    pub leases: usize,
-    /// Dead letters that one call with a filter looks at.
-    pub filtered: usize,
+/// Each limit once: its name, its value, and how it is put into words.
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr, $words:ident;)*) => {
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Limits {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        impl Limits {
+            /// In words that people read.
+            pub fn published(&self) -> HashMap<String, String> {
+                let all = [$((stringify!($name).trim_end_matches("_bytes"), $words(self.$name)),)*];
+                all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+            }
+        }
+    };
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            body_bytes: 1 << 20,
-            header_entries: 64,
-            header_bytes: 16 << 10,
-            batch_items: 1_000,
-            batch_bytes: 4 << 20,
-            reply_bytes: 7 << 19,
-            wait: Duration::from_secs(30),
-            lease_min: Duration::from_secs(1),
-            lease_max: Duration::from_secs(24 * 3600),
-            delay: Duration::from_secs(366 * 24 * 3600),
-            name_bytes: 256,
-            note_bytes: 1 << 10,
-            checkpoint_bytes: 16 << 10,
-            details_bytes: 16 << 10,
-            result_bytes: 64 << 10,
-            queues: 10_000,
-            page_size_default: 100,
-            page_size_max: 1_000,
-            bulk_default: 1_000,
-            bulk_max: 10_000,
-            leases: 1_000_000,
-            filtered: 10_000,
-        }
-    }
+limits! {
+    body_bytes: usize = 1 << 20, size;
+    header_entries: usize = 64, count;
+    headers_bytes: usize = 16 << 10, size;
+    batch_items: usize = 1_000, count;
+    batch_bytes: usize = 4 << 20, size;
+    reply_bytes: usize = 7 << 19, size;
+    wait: Duration = Duration::from_secs(30), human;
+    lease_min: Duration = Duration::from_secs(1), human;
+    lease_max: Duration = Duration::from_secs(24 * 3600), human;
+    delay: Duration = Duration::from_secs(366 * 24 * 3600), human;
+    /// Job type, id, key, request id, worker id, content type, error type.
+    name_bytes: usize = 256, size;
+    note_bytes: usize = 1 << 10, size;
+    checkpoint_bytes: usize = 16 << 10, size;
+    details_bytes: usize = 16 << 10, size;
+    result_bytes: usize = 64 << 10, size;
+    queues: usize = 10_000, count;
+    page_size_default: usize = 100, count;
+    page_size_max: usize = 1_000, count;
+    bulk_default: usize = 1_000, count;
+    bulk_max: usize = 10_000, count;
+    leases: usize = 1_000_000, count;
+    /// Dead letters that one call with a filter looks at.
+    filtered: usize = 10_000, count;
+}
+
+fn count(number: usize) -> String {
+    number.to_string()
+}
+
+/// `1 MiB`, `3.5 MiB`, `256 B`.
+fn size(bytes: usize) -> String {
+    let (unit, name) = match bytes {
+        0..1_024 => return format!("{bytes} B"),
+        1_024..1_048_576 => (1_024.0, "KiB"),
+        _ => (1_048_576.0, "MiB"),
+    };
+    let rounded = (bytes as f64 / unit * 100.0).round() / 100.0;
+    format!("{rounded} {name}")
 }

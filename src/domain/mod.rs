@@ -1,22 +1,30 @@
-//! The decisions: pure functions of their arguments. Nothing here waits, reads a clock, rolls dice or knows a store.
+//! The decisions: pure functions of their arguments. Nothing here waits, reads a clock or randomness, or knows a store.
 
-pub mod backoff;
-pub mod breaker;
-pub mod chance;
-pub mod dead_filter;
+mod backoff;
+mod breaker;
+mod dead_filter;
 pub mod duration;
-pub mod failure;
-pub mod glob;
-pub mod ids;
-pub mod job;
-pub mod lease;
-pub mod limits;
-pub mod pause;
-pub mod policy;
-pub mod presets;
-pub mod rules;
-pub mod sameness;
-pub mod settings;
-pub mod store_clock;
-pub mod time;
-pub mod verdict;
+mod failure;
+mod glob;
+mod ids;
+mod job;
+mod lease;
+mod limits;
+mod macros;
+mod pause;
+mod policy;
+mod presets;
+mod retry;
+mod rng;
+mod rules;
+mod sameness;
+mod settings;
+mod store_clock;
+mod time;
+
+pub(crate) use macros::with_defaults;
+
+pub use self::{
+    backoff::*, breaker::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*, pause::*,
+    policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*, time::*,
+};

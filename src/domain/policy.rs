@@ -1,12 +1,9 @@
 //! The retry policy: what it consists of, how layers of it merge, and what is not allowed in it.
 //! What it computes is in [`super::backoff`].
 
-use std::fmt;
 use std::time::Duration;
 
-pub use super::backoff::Backoff;
-use super::duration::human;
-use super::presets::Preset;
+use super::{duration::human, macros::named, presets::Preset};
 
 pub const MAX_RETRIES: u32 = 1_000;
 pub const MAX_FACTOR: f64 = 1_000.0;
@@ -14,72 +11,27 @@ pub const MAX_LISTED_DELAYS: usize = 1_000;
 /// No delay is longer, whatever is asked for.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// How the delay grows from one retry to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    Exponential,
-    Linear,
-    Fixed,
-    Fibonacci,
-    List,
-}
-
-impl Strategy {
-    pub const ALL: [Self; 5] =
-        [Self::Exponential, Self::Linear, Self::Fixed, Self::Fibonacci, Self::List];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exponential => "exponential",
-            Self::Linear => "linear",
-            Self::Fixed => "fixed",
-            Self::Fibonacci => "fibonacci",
-            Self::List => "list",
-        }
-    }
-
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|strategy| strategy.as_str() == word)
+named! {
+    /// How the delay grows from one retry to the next.
+    Strategy {
+        Exponential = "exponential",
+        Linear = "linear",
+        Fixed = "fixed",
+        Fibonacci = "fibonacci",
+        List = "list",
     }
 }
 
-/// How the delay is spread, so that jobs which failed together do not come back together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Jitter {
-    None,
-    Proportional,
-    Symmetric,
-    Full,
-    Equal,
-    Decorrelated,
-    Additive,
-}
-
-impl Jitter {
-    pub const ALL: [Self; 7] = [
-        Self::None,
-        Self::Proportional,
-        Self::Symmetric,
-        Self::Full,
-        Self::Equal,
-        Self::Decorrelated,
-        Self::Additive,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Proportional => "proportional",
-            Self::Symmetric => "symmetric",
-            Self::Full => "full",
-            Self::Equal => "equal",
-            Self::Decorrelated => "decorrelated",
-            Self::Additive => "additive",
-        }
-    }
-
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|jitter| jitter.as_str() == word)
+named! {
+    /// How the delay is spread, so that jobs which failed together do not come back together.
+    Jitter {
+        None = "none",
+        Proportional = "proportional",
+        Symmetric = "symmetric",
+        Full = "full",
+        Equal = "equal",
+        Decorrelated = "decorrelated",
+        Additive = "additive",
     }
 }
 
@@ -130,10 +82,7 @@ impl RetryPolicy {
     /// where they are read, by [`PolicyOverride::validate`].
     pub fn validate(&self) -> Result<(), PolicyError> {
         if self.strategy == Strategy::List && self.delays.is_empty() {
-            return Err(PolicyError {
-                field: "delays",
-                message: "strategy \"list\" needs at least one delay".into(),
-            });
+            return Err(PolicyError { field: "delays", message: "strategy \"list\" needs at least one delay".into() });
         }
         Ok(())
     }
@@ -201,16 +150,11 @@ impl PolicyOverride {
         if let Some(x) = self.jitter_fraction.filter(|x| !(0.0..=1.0).contains(x)) {
             refuse("jitter_fraction", format!("must be between 0 and 1, not {x}"));
         }
-        for (field, given) in [
-            ("base_delay", self.base_delay),
-            ("max_delay", self.max_delay),
-            ("jitter_max", self.jitter_max),
-        ] {
+        for (field, given) in
+            [("base_delay", self.base_delay), ("max_delay", self.max_delay), ("jitter_max", self.jitter_max)]
+        {
             if let Some(d) = given.filter(|d| *d > LONGEST_DELAY) {
-                refuse(
-                    field,
-                    format!("must be at most {}, not {}", human(LONGEST_DELAY), human(d)),
-                );
+                refuse(field, format!("must be at most {}, not {}", human(LONGEST_DELAY), human(d)));
             }
         }
         if self.delays.len() > MAX_LISTED_DELAYS {
@@ -225,20 +169,10 @@ impl PolicyOverride {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
 pub struct PolicyError {
     pub field: &'static str,
     /// What is allowed, and what was given.
     pub message: String,
 }
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.message)
-    }
-}
-
-impl std::error::Error for PolicyError {}
-
-#[cfg(test)]
-mod tests;

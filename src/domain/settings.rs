@@ -1,10 +1,10 @@
 //! What the operator decided about queues, resolved: every field has its value.
 
-use super::{
-    ids::QueueName,
-    policy::RetryPolicy,
-    rules::{ErrorRule, default_rules},
-};
+use super::breaker::{BreakerKind, BreakerName};
+use super::ids::QueueName;
+use super::macros::with_defaults;
+use super::policy::RetryPolicy;
+use super::rules::{ErrorRule, default_rules};
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,7 +20,16 @@ impl Settings {
         self.queues.get(name).unwrap_or(&self.defaults)
     }
 
-    /// A sum over every decision: servers that judge alike have the same.
+    /// Of a breaker.
+    pub fn breaker(&self, name: &BreakerName) -> &BreakerSettings {
+        let queue = self.queue(&name.queue);
+        match name.kind {
+            BreakerKind::Work => &queue.breaker,
+            BreakerKind::DeadLetters => &queue.dead_letters.breaker,
+        }
+    }
+
+    /// A sum over every decision: servers that decide alike have the same.
     pub fn digest(&self) -> [u8; 32] {
         let mut queues: Vec<_> = self.queues.iter().collect();
         queues.sort_by_key(|(name, _)| *name);
@@ -34,97 +43,47 @@ impl Settings {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct QueueSettings {
-    /// Server and queue merged, job and rule not yet.
-    pub policy: RetryPolicy,
-    /// The queue's own, in order.
-    pub rules: Vec<ErrorRule>,
-    /// The ones every queue has, unless switched off.
-    pub default_rules: Vec<ErrorRule>,
-    pub lease_duration: Duration,
-    pub max_run_time: Duration,
-    pub max_retry_after: Duration,
-    /// Jobs that are not dead; none: no limit.
-    pub max_depth: Option<u64>,
-    pub key_retention: Duration,
-    pub dead_jobs_hold_keys: bool,
-    /// From completion; none: a job that is done is removed at once.
-    pub completed_retention: Option<Duration>,
-    pub breaker: BreakerSettings,
-    pub dead_letters: DeadLetterSettings,
-}
-
-impl Default for QueueSettings {
-    fn default() -> Self {
-        Self {
-            policy: RetryPolicy::default(),
-            rules: Vec::new(),
-            default_rules: default_rules(),
-            lease_duration: Duration::from_secs(30),
-            max_run_time: Duration::from_secs(24 * 3600),
-            max_retry_after: Duration::from_secs(3600),
-            max_depth: None,
-            key_retention: Duration::from_secs(3600),
-            dead_jobs_hold_keys: false,
-            completed_retention: None,
-            breaker: BreakerSettings::default(),
-            dead_letters: DeadLetterSettings::default(),
-        }
+with_defaults! {
+    #[derive(Clone, Debug)]
+    QueueSettings {
+        /// Server and queue merged, job and rule not yet.
+        policy: RetryPolicy = RetryPolicy::default(),
+        /// The queue's own, in order.
+        rules: Vec<ErrorRule> = Vec::new(),
+        /// The ones every queue has, unless switched off.
+        default_rules: Vec<ErrorRule> = default_rules(),
+        lease_duration: Duration = Duration::from_secs(30),
+        max_run_time: Duration = Duration::from_secs(24 * 3600),
+        max_retry_after: Duration = Duration::from_secs(3600),
+        /// Jobs that are not dead; none: no limit.
+        max_depth: Option<u64> = None,
+        key_retention: Duration = Duration::from_secs(3600),
+        dead_jobs_hold_keys: bool = false,
+        /// From completion; none: a job that is done is removed at once.
+        completed_retention: Option<Duration> = None,
+        breaker: BreakerSettings = BreakerSettings::default(),
+        dead_letters: DeadLetterSettings = DeadLetterSettings::default(),
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BreakerSettings {
-    pub failure_threshold: u32,
-    pub recovery_timeout: Duration,
-    pub half_open_max_calls: u32,
-    pub success_threshold: u32,
-    pub quiet_period: Duration,
-    pub disabled: bool,
-}
-
-impl Default for BreakerSettings {
-    fn default() -> Self {
-        Self {
-            failure_threshold: 5,
-            recovery_timeout: Duration::from_secs(60),
-            half_open_max_calls: 1,
-            success_threshold: 1,
-            quiet_period: Duration::from_secs(1),
-            disabled: false,
-        }
+with_defaults! {
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    BreakerSettings {
+        failure_threshold: u32 = 5,
+        recovery_timeout: Duration = Duration::from_secs(60),
+        half_open_max_calls: u32 = 1,
+        success_threshold: u32 = 1,
+        quiet_period: Duration = Duration::from_secs(1),
+        disabled: bool = false,
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetterSettings {
-    pub max_entries: u64,
-    /// From death; none: for ever.
-    pub retention: Option<Duration>,
-    pub breaker: BreakerSettings,
-}
-
-impl Default for DeadLetterSettings {
-    fn default() -> Self {
-        Self { max_entries: 100_000, retention: None, breaker: BreakerSettings::default() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_digest_is_that_of_the_decisions_in_whatever_order_they_were_read() {
-        let with = |names: &[&str]| {
-            let queues = names.iter().map(|name| (QueueName::parse(name).unwrap(), Arc::default()));
-            Settings { queues: queues.collect(), ..Settings::default() }
-        };
-        assert_eq!(with(&["a", "b", "c", "d"]).digest(), with(&["d", "c", "b", "a"]).digest());
-        assert_ne!(with(&["a"]).digest(), with(&["b"]).digest());
-        let mut other = with(&["a"]);
-        Arc::make_mut(&mut other.defaults).breaker.failure_threshold += 1;
-        assert_ne!(with(&["a"]).digest(), other.digest());
+with_defaults! {
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    DeadLetterSettings {
+        max_entries: u64 = 100_000,
+        /// From death; none: for ever.
+        retention: Option<Duration> = None,
+        breaker: BreakerSettings = BreakerSettings::default(),
     }
 }

@@ -1,171 +1,139 @@
-//! AdminService: decode, ask the broker, encode.
+//! AdminService: decode, ask the service, encode.
 
-use super::{
-    ServerFacts, convert, limits,
-    pb::{self, admin_service_server::AdminService},
-    reply_room::ReplyRoom,
-    status,
-};
-use crate::{
-    broker::Broker,
-    store::{BreakerOrder, Cancelled, Health, Store},
-};
+use super::layers::{record, response_budget::ResponseBudget};
+use super::pb;
+use super::pb::admin_service_server::AdminService;
+use super::{ServerFacts, convert};
+use crate::domain::BreakerName;
+use crate::queue::Host;
+use crate::queue::{BreakerOrder, Cancelled};
+use crate::service::Service;
+use crate::store::Health;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 #[derive(Debug)]
-pub(super) struct AdminApi<S> {
-    pub(super) broker: Arc<Broker<S>>,
+pub(super) struct AdminApi<H> {
+    pub(super) service: Arc<Service<H>>,
     pub(super) facts: Arc<ServerFacts>,
-    pub(super) room: ReplyRoom,
+    pub(super) budget: ResponseBudget,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
 
+impl<H: Host> AdminApi<H> {
+    async fn order_breaker(&self, name: BreakerName, order: BreakerOrder) -> Result<pb::Breaker, Status> {
+        let view = self.service.queues().set_breaker(name.clone(), order).await?;
+        let settings = self.service.queues().settings();
+        Ok(convert::breaker_out(&super::context(&self.service, &settings, &[]), &name, view))
+    }
+}
+
 #[tonic::async_trait]
-impl<S: Store> AdminService for AdminApi<S> {
+impl<H: Host> AdminService for AdminApi<H> {
     async fn get_job(&self, request: Request<pb::GetJobRequest>) -> Reply<pb::GetJobResponse> {
-        let (id, queue) =
-            convert::get_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
-        let report = self.broker.get_job(id, queue).await.map_err(status::status)?;
-        let info = convert::job_info(&self.broker.settings(), report, convert::View::Full);
-        self.room.response(pb::GetJobResponse { info: Some(info) })
+        let pb::GetJobRequest { job_id, queue, .. } = request.get_ref();
+        let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, "")?;
+        record("job_id", &id);
+        let view = self.service.queues().job(id, queue).await?;
+        let settings = self.service.queues().settings();
+        let info = convert::job_info(&super::context(&self.service, &settings, &[]), view, convert::View::Full);
+        self.budget.response(pb::GetJobResponse { info: Some(info) })
     }
 
-    async fn list_jobs(
-        &self,
-        request: Request<pb::ListJobsRequest>,
-    ) -> Reply<pb::ListJobsResponse> {
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &[]);
-        let (query, listed) =
-            convert::list_jobs(&context, request.into_inner()).map_err(refused)?;
-        let listing = self.broker.list_jobs(query).await.map_err(status::status)?;
-        self.room.response(convert::jobs_page(&settings, self.broker.limits(), &listed, listing))
+    async fn list_jobs(&self, request: Request<pb::ListJobsRequest>) -> Reply<pb::ListJobsResponse> {
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        let (query, listed) = convert::list_jobs(&context, request.into_inner())?;
+        let page = self.service.queues().jobs(query).await?;
+        self.budget.response(convert::jobs_page(&context, &listed, page))
     }
 
-    async fn cancel_job(
-        &self,
-        request: Request<pb::CancelJobRequest>,
-    ) -> Reply<pb::CancelJobResponse> {
-        let (id, queue, reason) =
-            convert::cancel_job(self.broker.limits(), request.into_inner()).map_err(refused)?;
-        let cancelled = self.broker.cancel_job(id, queue, &reason).await.map_err(status::status)?;
+    async fn cancel_job(&self, request: Request<pb::CancelJobRequest>) -> Reply<pb::CancelJobResponse> {
+        let pb::CancelJobRequest { job_id, queue, reason, .. } = request.get_ref();
+        let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, reason)?;
+        record("job_id", &id);
+        let cancelled = self.service.cancel_job(id, queue, reason).await?;
         let removed = cancelled == Cancelled::Removed;
         Ok(Response::new(pb::CancelJobResponse { removed }))
     }
 
-    async fn run_job_now(
-        &self,
-        request: Request<pb::RunJobNowRequest>,
-    ) -> Reply<pb::RunJobNowResponse> {
-        let (id, queue) =
-            convert::run_job_now(self.broker.limits(), request.get_ref()).map_err(refused)?;
-        self.broker.run_job_now(id, queue).await.map_err(status::status)?;
+    async fn run_job_now(&self, request: Request<pb::RunJobNowRequest>) -> Reply<pb::RunJobNowResponse> {
+        let pb::RunJobNowRequest { job_id, queue, .. } = request.get_ref();
+        let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, "")?;
+        record("job_id", &id);
+        self.service.queues().run_now(id, queue).await?;
         Ok(Response::new(pb::RunJobNowResponse {}))
     }
 
-    async fn list_queues(
-        &self,
-        request: Request<pb::ListQueuesRequest>,
-    ) -> Reply<pb::ListQueuesResponse> {
-        let (after, limit) =
-            convert::list_queues(self.broker.limits(), request.get_ref()).map_err(refused)?;
-        let reports = self.broker.list_queues(after, limit).await.map_err(status::status)?;
-        Ok(Response::new(convert::queues_page(self.broker.limits(), reports, limit)))
+    async fn list_queues(&self, request: Request<pb::ListQueuesRequest>) -> Reply<pb::ListQueuesResponse> {
+        let (after, limit) = convert::list_queues(self.service.limits(), request.get_ref())?;
+        let queues = self.service.queues().queues(after, limit).await?;
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        Ok(Response::new(convert::queues_page(&context, &queues, limit)))
     }
 
-    async fn pause_queue(
-        &self,
-        request: Request<pb::PauseQueueRequest>,
-    ) -> Reply<pb::PauseQueueResponse> {
-        let (queue, pause) =
-            convert::pause_queue(self.broker.limits(), request.into_inner()).map_err(refused)?;
-        self.broker.pause_queue(queue, pause).await.map_err(status::status)?;
+    async fn pause_queue(&self, request: Request<pb::PauseQueueRequest>) -> Reply<pb::PauseQueueResponse> {
+        let (queue, pause) = convert::pause_queue(self.service.limits(), request.into_inner())?;
+        self.service.pause_queue(queue, pause).await?;
         Ok(Response::new(pb::PauseQueueResponse {}))
     }
 
-    async fn resume_queue(
-        &self,
-        request: Request<pb::ResumeQueueRequest>,
-    ) -> Reply<pb::ResumeQueueResponse> {
-        let queue =
-            convert::resume_queue(self.broker.limits(), request.get_ref()).map_err(refused)?;
-        self.broker.resume_queue(queue).await.map_err(status::status)?;
+    async fn resume_queue(&self, request: Request<pb::ResumeQueueRequest>) -> Reply<pb::ResumeQueueResponse> {
+        let queue = convert::resume_queue(self.service.limits(), request.get_ref())?;
+        self.service.resume_queue(queue).await?;
         Ok(Response::new(pb::ResumeQueueResponse {}))
     }
 
-    async fn get_stats(
-        &self,
-        request: Request<pb::GetStatsRequest>,
-    ) -> Reply<pb::GetStatsResponse> {
-        let queue = convert::get_stats(self.broker.limits(), request.get_ref()).map_err(refused)?;
-        let stats = self.broker.get_stats(queue).await.map_err(status::status)?;
+    async fn get_stats(&self, request: Request<pb::GetStatsRequest>) -> Reply<pb::GetStatsResponse> {
+        let queue = convert::get_stats(self.service.limits(), request.get_ref())?;
+        let stats = self.service.queues().stats(queue).await?;
         Ok(Response::new(convert::stats(stats)))
     }
 
     async fn get_dead_letter_stats(
-        &self,
-        request: Request<pb::GetDeadLetterStatsRequest>,
+        &self, request: Request<pb::GetDeadLetterStatsRequest>,
     ) -> Reply<pb::GetDeadLetterStatsResponse> {
-        let limits = self.broker.limits();
-        let query = convert::dead_letter_stats(limits, request.get_ref()).map_err(refused)?;
-        let (queue, after) = (query.queue.clone(), query.after.clone());
-        let counts = self.broker.dead_letter_stats(queue, after, query.limit).await;
-        let counts = counts.map_err(status::status)?;
+        let limits = self.service.limits();
+        let query = convert::dead_letter_stats(limits, request.get_ref())?;
+        let counts = self.service.queues().dead_letter_counts(query.clone()).await?;
         Ok(Response::new(convert::dead_letter_stats_page(limits, &query, &counts)))
     }
 
     async fn purge_dead_letters(
-        &self,
-        request: Request<pb::PurgeDeadLettersRequest>,
+        &self, request: Request<pb::PurgeDeadLettersRequest>,
     ) -> Reply<pb::PurgeDeadLettersResponse> {
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &[]);
-        let purge = convert::purge(&context, request.into_inner()).map_err(refused)?;
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        let (purge, reason) = convert::purge(&context, request.into_inner())?;
         let asked = convert::Asked::from(&purge);
-        let purged = self.broker.purge_dead_letters(purge).await.map_err(status::status)?;
+        let purged = self.service.purge_dead_letters(purge, &reason).await?;
         Ok(Response::new(convert::purge_response(&asked, purged)))
     }
 
-    async fn set_breaker(
-        &self,
-        request: Request<pb::SetBreakerRequest>,
-    ) -> Reply<pb::SetBreakerResponse> {
-        let (name, order) =
-            convert::set_breaker(self.broker.limits(), request.into_inner()).map_err(refused)?;
-        let report = self.broker.set_breaker(&name, order).await.map_err(status::status)?;
-        let breaker = Some(convert::breaker_out(report));
+    async fn set_breaker(&self, request: Request<pb::SetBreakerRequest>) -> Reply<pb::SetBreakerResponse> {
+        let (name, order) = convert::set_breaker(self.service.limits(), request.into_inner())?;
+        let breaker = Some(self.order_breaker(name, order).await?);
         Ok(Response::new(pb::SetBreakerResponse { breaker }))
     }
 
-    async fn reset_breaker(
-        &self,
-        request: Request<pb::ResetBreakerRequest>,
-    ) -> Reply<pb::ResetBreakerResponse> {
-        let name =
-            convert::reset_breaker(self.broker.limits(), request.into_inner()).map_err(refused)?;
-        let reset = self.broker.set_breaker(&name, BreakerOrder::Reset).await;
-        let breaker = Some(convert::breaker_out(reset.map_err(status::status)?));
+    async fn reset_breaker(&self, request: Request<pb::ResetBreakerRequest>) -> Reply<pb::ResetBreakerResponse> {
+        let name = convert::reset_breaker(self.service.limits(), request.into_inner())?;
+        let breaker = Some(self.order_breaker(name, BreakerOrder::Reset).await?);
         Ok(Response::new(pb::ResetBreakerResponse { breaker }))
     }
 
-    async fn explain_policy(
-        &self,
-        request: Request<pb::ExplainPolicyRequest>,
-    ) -> Reply<pb::ExplainPolicyResponse> {
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &[]);
-        let explain = convert::explain_request(&context, request.into_inner()).map_err(refused)?;
-        let explained = self.broker.explain_policy(explain).await.map_err(status::status)?;
+    async fn explain_policy(&self, request: Request<pb::ExplainPolicyRequest>) -> Reply<pb::ExplainPolicyResponse> {
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        let explain = convert::explain_request(&context, request.into_inner())?;
+        let explained = self.service.explain_policy(explain).await?;
         Ok(Response::new(convert::explained(explained)))
     }
 
-    async fn get_server_info(
-        &self,
-        _: Request<pb::GetServerInfoRequest>,
-    ) -> Reply<pb::GetServerInfoResponse> {
-        let store = self.broker.store();
+    async fn get_server_info(&self, _: Request<pb::GetServerInfoRequest>) -> Reply<pb::GetServerInfoResponse> {
+        let store = self.service.queues();
         let unwell = match store.health() {
             Health::Well => None,
             Health::DiskLow(why) => Some(format!("the disk is nearly full: {why}")),
@@ -177,12 +145,8 @@ impl<S: Store> AdminService for AdminApi<S> {
             engine: self.facts.engine.clone(),
             durability: self.facts.durability.clone(),
             server_time: Some(convert::timestamp_out(store.now())),
-            limits: limits::published(self.broker.limits()),
-            warnings: warnings.chain(store.notices()).chain(unwell).collect(),
+            limits: self.service.limits().published(),
+            warnings: warnings.chain(store.warnings()).chain(unwell).collect(),
         }))
     }
-}
-
-fn refused(invalid: convert::Invalid) -> Status {
-    status::invalid(&invalid)
 }

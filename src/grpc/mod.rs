@@ -1,19 +1,14 @@
 //! The wire: the only folder that knows tonic, prost and the generated types.
 //!
-//! `queue_service` and `admin_service` decode, ask the broker and encode; everything that can be wrong with a request is
+//! `queue_service` and `admin_service` decode, call the service and encode; everything that can be wrong with a request is
 //! found in `convert`, everything that can be said about a refusal is in `status`.
 
 mod admin_service;
 mod convert;
-mod incoming;
-mod limits;
-mod outgoing;
+mod layers;
 mod queue_service;
 mod reason;
-mod reply_room;
 mod status;
-mod transport;
-mod unanswered;
 mod work_stream;
 
 /// The generated types.
@@ -22,20 +17,19 @@ pub mod pb {
     tonic::include_proto!("redrive.v1");
 }
 
+pub use convert::{caller_patience, duration_out, timestamp_out};
+pub use layers::{response_budget::ResponseBudget, write_coalescing};
 pub use reason::Reason;
 
-use crate::{
-    broker::Broker,
-    domain::settings::Settings,
-    store::{Health, Store},
-};
+use crate::domain::Settings;
+use crate::queue::Host;
+use crate::service::Service;
+use crate::store::Health;
 use pb::{admin_service_server::AdminServiceServer, queue_service_server::QueueServiceServer};
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
-use tokio::{
-    net::TcpListener,
-    sync::{Semaphore, oneshot},
-};
-use tonic::transport::{Server, server::Router};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+use tonic::transport::server::Router;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// The contract with its comments, as reflection serves it.
@@ -44,8 +38,6 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 const SERVICES: [&str; 3] = ["", "redrive.v1.QueueService", "redrive.v1.AdminService"];
 /// So that our own checks answer before the transport does, with a reason instead of a bare code.
 const ABOVE_BATCH: usize = 2 << 20;
-/// A call may take this long on top of its wait.
-const CALL_EXTRA: Duration = Duration::from_secs(35);
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// What the server says about itself, and how it runs.
@@ -85,16 +77,13 @@ pub enum ServeError {
 }
 
 /// Serves until `shutdown` resolves and what is under way has ended, or `facts.shutdown_within` has passed.
-pub async fn serve<S: Store>(
-    broker: Arc<Broker<S>>,
-    listener: TcpListener,
-    facts: ServerFacts,
-    shutdown: impl Future<Output = ()>,
+pub async fn serve<H: Host>(
+    service: Arc<Service<H>>, listener: TcpListener, facts: ServerFacts, shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let facts = Arc::new(facts);
     let (health, health_service) = tonic_health::server::health_reporter();
-    let router = router(&broker, &facts)?.add_service(health_service);
-    let incoming = incoming::bounded(listener, facts.connections_max);
+    let router = router(&service, &facts)?.add_service(health_service);
+    let incoming = layers::accept::bounded(listener, facts.connections_max);
     let (stop, stopped) = oneshot::channel::<()>();
     let mut serving = Box::pin(router.serve_with_incoming_shutdown(incoming, async {
         // A dropped sender is a stop as well.
@@ -102,13 +91,13 @@ pub async fn serve<S: Store>(
     }));
     tokio::select! {
         result = &mut serving => return Ok(result?),
-        never = watch_health(&broker, &health) => match never {},
+        never = watch_health(&service, &health) => match never {},
         () = shutdown => {}
     }
 
-    // In this order: nobody new comes, those who wait go home, what is under way ends.
+    // In this order: health turns NOT_SERVING, pending claims return with DRAINING, calls under way end.
     report(&health, ServingStatus::NotServing).await;
-    broker.drain();
+    service.drain();
     drop(stop);
     match tokio::time::timeout(facts.shutdown_within, serving).await {
         Ok(result) => Ok(result?),
@@ -120,23 +109,18 @@ pub async fn serve<S: Store>(
     }
 }
 
-fn router<S: Store>(
-    broker: &Arc<Broker<S>>,
-    facts: &Arc<ServerFacts>,
-) -> Result<Router<transport::Layers>, ServeError> {
-    let largest = broker.limits().batch_bytes + ABOVE_BATCH;
-    let room = reply_room::ReplyRoom::default();
+fn router<H: Host>(service: &Arc<Service<H>>, facts: &Arc<ServerFacts>) -> Result<Router<layers::Layers>, ServeError> {
+    let largest = service.limits().batch_bytes + ABOVE_BATCH;
+    let budget = ResponseBudget::default();
     let queue = QueueServiceServer::new(queue_service::QueueApi {
-        broker: broker.clone(),
-        room: room.clone(),
+        service: service.clone(),
+        budget: budget.clone(),
         streams: Arc::new(Semaphore::new(work_stream::STREAMS_MAX)),
     })
     .max_decoding_message_size(largest)
     .max_encoding_message_size(largest);
-    let admin = admin_service::AdminApi { broker: broker.clone(), facts: facts.clone(), room };
-    let admin = AdminServiceServer::new(admin)
-        .max_decoding_message_size(largest)
-        .max_encoding_message_size(largest);
+    let admin = admin_service::AdminApi { service: service.clone(), facts: facts.clone(), budget };
+    let admin = AdminServiceServer::new(admin).max_decoding_message_size(largest).max_encoding_message_size(largest);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -144,15 +128,7 @@ fn router<S: Store>(
             // So that tools can show the details of an error.
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
-    // tonic passes its own defaults on, and some of them switch off what hyper and h2 protect by.
-    let router = Server::builder()
-        .max_concurrent_streams(256)
-        .http2_max_local_error_reset_streams(Some(1024))
-        .http2_max_header_list_size(16 << 10)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-        .timeout(broker.limits().wait + CALL_EXTRA)
-        .layer(transport::layer())
+    let router = layers::server(service.limits())
         .add_service(queue)
         .add_service(admin)
         .add_service(reflection().build_v1()?)
@@ -161,11 +137,11 @@ fn router<S: Store>(
 }
 
 /// Shows whether the store takes writes and jobs are handed out.
-async fn watch_health<S: Store>(broker: &Broker<S>, health: &HealthReporter) -> Infallible {
+async fn watch_health<H: Host>(service: &Service<H>, health: &HealthReporter) -> Infallible {
     let mut shown = None;
     loop {
-        let status = match broker.store().health() {
-            Health::Well | Health::DiskLow(_) if !broker.is_draining() => ServingStatus::Serving,
+        let status = match service.queues().health() {
+            Health::Well | Health::DiskLow(_) if !service.is_draining() => ServingStatus::Serving,
             Health::Well | Health::DiskLow(_) | Health::Stopped(_) => ServingStatus::NotServing,
         };
         if shown != Some(status) {
@@ -182,11 +158,9 @@ async fn report(health: &HealthReporter, status: ServingStatus) {
     }
 }
 
-/// What a request is judged by.
-fn context<'a, S: Store>(
-    broker: &'a Broker<S>,
-    settings: &'a Settings,
-    trace: &'a [(String, String)],
+/// What a request is checked against.
+fn context<'a, H: Host>(
+    service: &'a Service<H>, settings: &'a Settings, trace: &'a [(String, String)],
 ) -> convert::Context<'a> {
-    convert::Context { limits: broker.limits(), settings, now: broker.store().now(), trace }
+    convert::Context { limits: service.limits(), settings, now: service.queues().now(), trace }
 }

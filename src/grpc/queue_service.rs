@@ -1,25 +1,23 @@
-//! QueueService: decode, ask the broker, encode.
+//! QueueService: decode, ask the service, encode.
 
-use super::{
-    convert,
-    pb::{self, queue_service_server::QueueService},
-    reply_room::ReplyRoom,
-    status,
-    unanswered::IfUnanswered,
-    work_stream,
-};
-use crate::{
-    broker::{Broker, Error, Refusal},
-    store::{Settlements, Store, StoreError, Unanswered},
-};
+use super::layers::response_budget::ResponseBudget;
+use super::layers::{record, undelivered::HandoverInResponse};
+use super::pb;
+use super::pb::queue_service_server::QueueService;
+use super::{convert, work_stream};
+use crate::domain::Lease;
+use crate::queue::Settlements;
+use crate::queue::{Error, Host, Refusal};
+use crate::service::Service;
+use crate::store::StoreError;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Debug)]
-pub(super) struct QueueApi<S> {
-    pub(super) broker: Arc<Broker<S>>,
-    pub(super) room: ReplyRoom,
+pub(super) struct QueueApi<H> {
+    pub(super) service: Arc<Service<H>>,
+    pub(super) budget: ResponseBudget,
     /// Places for workers' streams.
     pub(super) streams: Arc<Semaphore>,
 }
@@ -27,28 +25,27 @@ pub(super) struct QueueApi<S> {
 type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl<S: Store> QueueService for QueueApi<S> {
+impl<H: Host> QueueService for QueueApi<H> {
     async fn enqueue(&self, request: Request<pb::EnqueueRequest>) -> Reply<pb::EnqueueResponse> {
         let trace = convert::trace_headers(request.metadata());
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &trace);
-        let job = convert::enqueue(&context, None, request.into_inner()).map_err(refused)?;
-        let enqueued = self.broker.enqueue(job).await.map_err(status::status)?;
-        Ok(Response::new(convert::enqueued(enqueued)))
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &trace);
+        let job = convert::enqueue(&context, None, request.into_inner())?;
+        record("queue", &job.queue);
+        let added = self.service.queues().enqueue(vec![job]).await?;
+        let added = only(added)?;
+        record("job_id", &added.id);
+        Ok(Response::new(convert::enqueued(added)))
     }
 
-    async fn enqueue_batch(
-        &self,
-        request: Request<pb::EnqueueBatchRequest>,
-    ) -> Reply<pb::EnqueueBatchResponse> {
+    async fn enqueue_batch(&self, request: Request<pb::EnqueueBatchRequest>) -> Reply<pb::EnqueueBatchResponse> {
         let trace = convert::trace_headers(request.metadata());
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &trace);
-        let (jobs, bad) =
-            convert::enqueue_batch(&context, request.into_inner()).map_err(refused)?;
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &trace);
+        let (jobs, bad) = convert::enqueue_batch(&context, request.into_inner())?;
         let results = match jobs.is_empty() {
             true => Vec::new(),
-            false => self.broker.enqueue_batch(jobs).await.map_err(status::status)?,
+            false => self.service.queues().enqueue(jobs).await?,
         };
         Ok(Response::new(convert::enqueue_batch_response(results, bad)))
     }
@@ -56,116 +53,107 @@ impl<S: Store> QueueService for QueueApi<S> {
     async fn claim(&self, request: Request<pb::ClaimRequest>) -> Reply<pb::ClaimResponse> {
         let patience = convert::caller_patience(request.metadata());
         let settles = request.get_ref().settle.is_some();
-        let (claim, bad) = convert::claim(self.broker.limits(), patience, request.into_inner())
-            .map_err(refused)?;
+        let (claim, bad) = convert::claim(self.service.limits(), patience, request.into_inner())?;
         // Who waits may go at any moment. Who does not is answered before it can; watching it would cost a write each time.
-        let request_id = (!claim.wait.is_zero()).then(|| claim.request_id.clone());
-        let reply = self.broker.claim(claim).await.map_err(status::status)?;
-        let settings = self.broker.settings();
-        let undo = request_id.filter(|_| !reply.jobs.is_empty()).map(|request_id| {
-            let broker = self.broker.clone();
-            let unanswered = Unanswered::new(&reply.jobs, reply.answer, &request_id);
-            IfUnanswered::new(move || broker.unclaim(unanswered))
-        });
-        let reply = convert::claim_response(&settings, reply, settles.then_some(bad));
-        let mut response = Response::new(reply);
-        if let Some(undo) = undo {
-            response.extensions_mut().insert(undo);
+        claim.queues.iter().take(1).for_each(|queue| record("queue", queue));
+        let waits = !claim.wait.is_zero();
+        let mut claimed = self.service.claim(claim).await?;
+        let handover = std::mem::take(&mut claimed.jobs);
+        let (jobs, guard) = if waits { handover.split() } else { (handover.delivered(), None) };
+        let settings = self.service.queues().settings();
+        let mut response = Response::new(convert::claim_response(&settings, claimed, jobs, settles.then_some(bad)));
+        if let Some(guard) = guard {
+            response.extensions_mut().insert(HandoverInResponse::new(guard));
         }
         Ok(response)
     }
 
     async fn ack(&self, request: Request<pb::AckRequest>) -> Reply<pb::AckResponse> {
-        let ack =
-            convert::ack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
+        let ack = convert::ack(self.service.limits(), None, request.into_inner())?;
+        record_lease(&ack.lease);
         let settle = Settlements { acks: vec![ack], ..Settlements::default() };
-        let reply = self.broker.settle(settle).await.map_err(status::status)?;
+        let reply = self.service.queues().settle(settle).await?;
         Ok(Response::new(convert::acked(only(reply.acks)?)))
     }
 
     async fn nack(&self, request: Request<pb::NackRequest>) -> Reply<pb::NackResponse> {
-        let nack =
-            convert::nack(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
+        let nack = convert::nack(self.service.limits(), None, request.into_inner())?;
+        record_lease(&nack.lease);
         let settle = Settlements { nacks: vec![nack], ..Settlements::default() };
-        let reply = self.broker.settle(settle).await.map_err(status::status)?;
+        let reply = self.service.queues().settle(settle).await?;
         Ok(Response::new(convert::nacked(only(reply.nacks)?)))
     }
 
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> Reply<pb::ExtendResponse> {
-        let extend =
-            convert::extend(self.broker.limits(), None, request.into_inner()).map_err(refused)?;
+        let extend = convert::extend(self.service.limits(), None, request.into_inner())?;
+        record_lease(&extend.lease);
         let settle = Settlements { extends: vec![extend], ..Settlements::default() };
-        let reply = self.broker.settle(settle).await.map_err(status::status)?;
+        let reply = self.service.queues().settle(settle).await?;
         Ok(Response::new(convert::extended(only(reply.extends)?)))
     }
 
     async fn settle(&self, request: Request<pb::SettleRequest>) -> Reply<pb::SettleResponse> {
-        let (settle, bad) = convert::settlements(self.broker.limits(), request.into_inner(), false)
-            .map_err(refused)?;
+        let (settle, bad) = convert::settlements(self.service.limits(), request.into_inner(), false)?;
         let reply = match settle.is_empty() {
             true => Default::default(),
-            false => self.broker.settle(settle).await.map_err(status::status)?,
+            false => self.service.queues().settle(settle).await?,
         };
         Ok(Response::new(convert::settle_response(reply, bad)))
     }
 
     type WorkStream = work_stream::WorkStream;
 
-    async fn work(
-        &self,
-        request: Request<Streaming<pb::WorkRequest>>,
-    ) -> Reply<work_stream::WorkStream> {
-        work_stream::open(&self.broker, &self.streams, request.into_inner()).await
+    async fn work(&self, request: Request<Streaming<pb::WorkRequest>>) -> Reply<work_stream::WorkStream> {
+        work_stream::open(&self.service, &self.streams, request.into_inner()).await
     }
 
     async fn list_dead_letters(
-        &self,
-        request: Request<pb::ListDeadLettersRequest>,
+        &self, request: Request<pb::ListDeadLettersRequest>,
     ) -> Reply<pb::ListDeadLettersResponse> {
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &[]);
-        let query = convert::list_dead_letters(&context, request.into_inner()).map_err(refused)?;
-        let page = self.broker.list_dead_letters(query.clone()).await.map_err(status::status)?;
-        let limits = self.broker.limits();
-        self.room.response(convert::dead_letters_page(&settings, limits, &query, page))
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        let query = convert::list_dead_letters(&context, request.into_inner())?;
+        let page = self.service.queues().dead_letters(query.clone()).await?;
+        let limits = self.service.limits();
+        self.budget.response(convert::dead_letters_page(&settings, limits, &query, page))
     }
 
     async fn requeue(&self, request: Request<pb::RequeueRequest>) -> Reply<pb::RequeueResponse> {
-        let settings = self.broker.settings();
-        let context = super::context(&self.broker, &settings, &[]);
-        let requeue = convert::requeue(&context, request.into_inner()).map_err(refused)?;
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        let requeue = convert::requeue(&context, request.into_inner())?;
         let asked = convert::Asked::from(&requeue);
-        let requeued = self.broker.requeue(requeue).await.map_err(status::status)?;
+        let requeued = self.service.queues().requeue(requeue).await?;
         Ok(Response::new(convert::requeue_response(&asked, requeued)))
     }
 
-    async fn breaker_status(
-        &self,
-        request: Request<pb::BreakerStatusRequest>,
-    ) -> Reply<pb::BreakerStatusResponse> {
-        let limits = self.broker.limits();
-        let response = match convert::breaker_status(limits, request.get_ref()).map_err(refused)? {
+    async fn breaker_status(&self, request: Request<pb::BreakerStatusRequest>) -> Reply<pb::BreakerStatusResponse> {
+        let settings = self.service.queues().settings();
+        let context = super::context(&self.service, &settings, &[]);
+        let response = match convert::breaker_status(context.limits, request.get_ref())? {
             convert::WhichBreakers::One(name) => {
-                let report = self.broker.breaker(&name).await.map_err(status::status)?;
-                let breakers = vec![convert::breaker_out(report)];
+                let view = self.service.queues().breaker(&name).await?;
+                let breakers = vec![convert::breaker_out(&context, &name, view)];
                 pb::BreakerStatusResponse { breakers, next_page_token: String::new() }
             }
             convert::WhichBreakers::Page { after, limit } => {
-                let reports = self.broker.breakers(after, limit).await.map_err(status::status)?;
-                convert::breakers_page(limits, reports, limit)
+                let breakers = self.service.queues().breakers_after(after, limit).await?;
+                convert::breakers_page(&context, breakers, limit)
             }
         };
         Ok(Response::new(response))
     }
 }
 
-fn refused(invalid: convert::Invalid) -> Status {
-    status::invalid(&invalid)
+/// A worker's token names the queue, and the job where its id is the caller's own.
+fn record_lease(lease: &Lease) {
+    record("queue", &lease.queue);
+    lease.own_id.iter().for_each(|id| record("job_id", id));
 }
 
 /// The one answer to a settlement that was sent alone.
 fn only<T>(mut results: Vec<Result<T, Refusal>>) -> Result<T, Status> {
     let unanswered = || StoreError::OutcomeUnknown("the store did not answer for it".into());
-    let result = results.pop().ok_or_else(|| status::status(Error::Store(unanswered())))?;
-    result.map_err(|refusal| status::status(Error::Refused(refusal)))
+    let result = results.pop().ok_or_else(|| Error::Store(unanswered()))?;
+    Ok(result.map_err(Error::Refused)?)
 }

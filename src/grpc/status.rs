@@ -1,16 +1,13 @@
 //! Every way to say no, and how it looks to the caller: code, stable reason, and a message that says what happened, why,
 //! and what to do next. The same table serves whole calls and items of batches.
 
-use super::{
-    convert::{Invalid, duration_out},
-    pb,
-    reason::Reason,
-};
-use crate::{
-    broker::{Error, Refusal},
-    domain::{duration::human, job::State},
-    store::{Refused, StoreError},
-};
+use super::convert::{Invalid, duration_out};
+use super::pb;
+use super::reason::Reason;
+use crate::domain::State;
+use crate::domain::duration::human;
+use crate::queue::{Error, Refusal};
+use crate::store::StoreError;
 use std::{collections::HashMap, time::Duration};
 use tonic::{Status, metadata::MetadataMap};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -18,7 +15,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 const DOMAIN: &str = "redrive";
 /// A full queue or a busy writer empties within about this time.
 const SOON: Duration = Duration::from_secs(1);
-/// A full disk takes somebody to notice.
+/// A full disk stays full until an operator makes room.
 const LATER: Duration = Duration::from_secs(10);
 
 /// Errors travel in headers, and some clients take no more than 8 KiB of them.
@@ -32,7 +29,17 @@ const NAMES_MAX: usize = 5;
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        status(error)
+        let explanation = match error {
+            Error::Refused(refusal) => explain(&refusal),
+            Error::Store(error) => explain_store(&error),
+        };
+        explanation.into_status()
+    }
+}
+
+impl From<Invalid> for Status {
+    fn from(invalid: Invalid) -> Self {
+        explain_invalid(&invalid).into_status()
     }
 }
 
@@ -70,7 +77,7 @@ impl Explanation {
         self
     }
 
-    /// Long texts come from callers' own names; nobody reads them to the end.
+    /// Long texts come from callers' own names; the beginning is enough to recognise them.
     fn bound(&mut self) {
         self.fields.truncate(FIELDS_MAX);
         for (field, message) in &mut self.fields {
@@ -90,8 +97,7 @@ impl Explanation {
 
     fn into_status(mut self) -> Status {
         self.bound();
-        let facts: HashMap<_, _> =
-            self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let facts: HashMap<_, _> = self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let mut details = ErrorDetails::with_error_info(self.reason.as_str(), DOMAIN, facts);
         for (field, message) in self.fields {
             details.add_bad_request_violation(field, message);
@@ -128,19 +134,8 @@ fn cut(text: &mut String, most: usize) {
     }
 }
 
-pub(super) fn status(error: Error) -> Status {
-    match error {
-        Error::Refused(refusal) => explain(&refusal).into_status(),
-        Error::Store(error) => explain_store(&error).into_status(),
-    }
-}
-
 pub(super) fn item(refusal: &Refusal) -> pb::ItemError {
     explain(refusal).into_item()
-}
-
-pub(super) fn invalid(invalid: &Invalid) -> Status {
-    explain_invalid(invalid).into_status()
 }
 
 pub(super) fn invalid_item(invalid: &Invalid) -> pb::ItemError {
@@ -175,20 +170,17 @@ fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
     let mut explanation = match sizes[..] {
         // Only if nothing else is wrong: shrinking the body would then be enough.
         [(bytes, limit), ..] if sizes.len() == found.len() => {
-            Explanation::new(Reason::BodyTooLarge, message)
-                .fact("bytes", bytes)
-                .fact("limit", limit)
+            Explanation::new(Reason::BodyTooLarge, message).fact("bytes", bytes).fact("limit", limit)
         }
         _ => Explanation::new(Reason::InvalidField, message),
     };
-    let field = |violation: &super::convert::Violation| {
-        (violation.field.clone(), violation.message.clone())
-    };
+    let field = |violation: &super::convert::Violation| (violation.field.clone(), violation.message.clone());
     explanation.fields = found.iter().map(field).collect();
     explanation
 }
 
 fn explain(refusal: &Refusal) -> Explanation {
+    let conflict = |field, message| Explanation::new(Reason::KeyConflict, message).field(field);
     match refusal {
         Refusal::Field { field, message } => {
             let whole = format!("{field}: {message}");
@@ -197,21 +189,20 @@ fn explain(refusal: &Refusal) -> Explanation {
             explanation
         }
         Refusal::JobNotFound { id, searched } => {
-            let message = match searched {
-                None => format!(
-                    "there is no job {id:?}: it never was, it was removed, or it is done; completed \
-                     jobs are kept only where their queue sets completed_retention"
-                ),
-                Some((queue, None)) => format!(
-                    "there is no job {id:?} in {queue}: it never was, it was removed, or it is \
-                     done; this queue keeps no completed jobs, since it sets no completed_retention"
-                ),
-                Some((queue, Some(kept))) => format!(
-                    "there is no job {id:?} in {queue}: it never was, it was removed, or it is \
-                     done; this queue keeps completed jobs for {}",
-                    human(*kept)
-                ),
+            let (place, kept) = match searched {
+                None => {
+                    let kept = "completed jobs are kept only where their queue sets completed_retention";
+                    (String::new(), kept.to_owned())
+                }
+                Some((queue, None)) => {
+                    let kept = "this queue keeps no completed jobs, since it sets no completed_retention";
+                    (format!(" in {queue}"), kept.to_owned())
+                }
+                Some((queue, Some(kept))) => {
+                    (format!(" in {queue}"), format!("this queue keeps completed jobs for {}", human(*kept)))
+                }
             };
+            let message = format!("there is no job {id:?}{place}: it never was, it was removed, or it is done; {kept}");
             Explanation::new(Reason::JobNotFound, message).fact("job_id", id)
         }
         Refusal::QueueNotFound { queue } => {
@@ -230,8 +221,8 @@ fn explain(refusal: &Refusal) -> Explanation {
         }
         Refusal::LeaseLost => Explanation::new(
             Reason::LeaseLost,
-            "the lease is over: it was settled before, it ran out, or the job has gone to somebody \
-             else. Drop the work; if it ran out, extend earlier or ask for a longer lease_duration",
+            "the lease is over: it was settled before, it ran out, or the job was delivered to another \
+             worker. Drop the work; if it ran out, extend earlier or ask for a longer lease_duration",
         ),
         Refusal::AmbiguousJobId { id, queues } => {
             let mut names: Vec<_> = queues.iter().map(ToString::to_string).collect();
@@ -241,11 +232,8 @@ fn explain(refusal: &Refusal) -> Explanation {
             }
             let names = names.join(", ");
             let message = format!("the id {id:?} is in use in {names}; name the queue as well");
-            Explanation::new(Reason::AmbiguousJobId, message)
-                .fact("job_id", id)
-                .fact("queues", names)
+            Explanation::new(Reason::AmbiguousJobId, message).fact("job_id", id).fact("queues", names)
         }
-        Refusal::NotAdded(refused) => explain_refused(refused),
         Refusal::WrongState { id, state } => {
             let (name, advice) = match state {
                 State::Scheduled => ("SCHEDULED", "it waits for its time"),
@@ -257,35 +245,34 @@ fn explain(refusal: &Refusal) -> Explanation {
             let message = format!("the job {id:?} is {name}: {advice}");
             Explanation::new(Reason::WrongState, message).fact("job_id", id).fact("state", name)
         }
-    }
-}
-
-fn explain_refused(refused: &Refused) -> Explanation {
-    let conflict = |message| Explanation::new(Reason::KeyConflict, message);
-    match refused {
-        Refused::IdTaken => conflict(
+        Refusal::IdTaken => conflict(
+            "job_id",
             "the job_id belongs to a job of another type or body in this queue; use another id, \
              or send the same job to have it recognised",
-        )
-        .field("job_id"),
-        Refused::KeyTaken => conflict(
+        ),
+        Refusal::KeyTaken => conflict(
+            "idempotency_key",
             "the idempotency_key belongs to a job of another type or body in this queue; use \
              another key, or send the same job to have it recognised",
-        )
-        .field("idempotency_key"),
-        Refused::IdAndKeyDiffer => conflict(
+        ),
+        Refusal::IdAndKeyDiffer => conflict(
+            "job_id",
             "the job_id and the idempotency_key belong to two different jobs; send the pair that \
              was used together, or only one of them",
-        )
-        .field("job_id"),
-        Refused::QueueFull { limit } => {
+        ),
+        Refusal::RequestIdTaken => {
+            let message = "was used for a call with other fields within the last 10 minutes; repeat that call as it was, or \
+                           use a new id";
+            explain(&Refusal::Field { field: "request_id".into(), message: message.into() })
+        }
+        Refusal::QueueFull { limit } => {
             let message = format!(
                 "the queue is at its depth limit of {limit} jobs; try again when workers have \
                  caught up, or raise max_depth"
             );
             Explanation::new(Reason::QueueFull, message).fact("limit", limit).retry_after(SOON)
         }
-        Refused::TooManyQueues { limit } => {
+        Refusal::TooManyQueues { limit } => {
             let message = format!(
                 "there are already {limit} queues, the most this server has; use an existing one \
                  (queues left empty are forgotten after 24 h)"
@@ -296,62 +283,53 @@ fn explain_refused(refused: &Refused) -> Explanation {
 }
 
 fn explain_store(error: &StoreError) -> Explanation {
-    match error {
+    let (reason, after, what, detail) = match error {
         StoreError::Unavailable(detail) => {
-            let message = format!(
-                "the store cannot be reached, and nothing was changed; try again: {detail}"
-            );
-            Explanation::new(Reason::StoreUnavailable, message).retry_after(SOON)
+            (Reason::StoreUnavailable, SOON, "the store cannot be reached, and nothing was changed; try again", detail)
         }
-        StoreError::DiskLow(detail) => disk_low(detail),
-        StoreError::MemoryLow(detail) => memory_low(detail),
-        StoreError::Overloaded(detail) => {
-            let message = format!(
-                "more is waiting to be written than the server takes, and nothing was changed; \
-                 try again in a moment: {detail}"
-            );
-            Explanation::new(Reason::Overloaded, message).retry_after(SOON)
-        }
-        StoreError::OutcomeUnknown(detail) => {
-            let message = format!(
-                "the call may or may not have been carried out; repeat it (with the same \
-                 idempotency_key, job_id or request_id nothing happens twice): {detail}"
-            );
-            Explanation::new(Reason::OutcomeUnknown, message).retry_after(SOON)
-        }
-        StoreError::DurabilityNotConfirmed(detail) => {
-            let message = format!(
-                "the call was carried out, but it is not yet as durable as the server must make \
-                 it; repeat it (with the same idempotency_key, job_id or request_id nothing \
-                 happens twice): {detail}"
-            );
-            Explanation::new(Reason::DurabilityNotConfirmed, message).retry_after(SOON)
-        }
-        StoreError::NewerFormat(detail) => {
-            let message = format!(
-                "a newer server has written to this store, and this one changed nothing: {detail}"
-            );
-            Explanation::new(Reason::StoreUnavailable, message).retry_after(LATER)
-        }
-    }
+        StoreError::DiskLow(detail) => (
+            Reason::DiskLow,
+            LATER,
+            "the disk is nearly full, so no new jobs are taken while those there are can still be \
+             finished; free some space, then try again",
+            detail,
+        ),
+        // For programs it is the same case: no new jobs until there is room.
+        StoreError::MemoryLow(detail) => (
+            Reason::DiskLow,
+            LATER,
+            "Redis has used all the memory that it may, so no new jobs are taken while those there are \
+             can still be finished; raise its maxmemory or let jobs finish, then try again",
+            detail,
+        ),
+        StoreError::Overloaded(detail) => (
+            Reason::Overloaded,
+            SOON,
+            "more is waiting to be written than the server takes, and nothing was changed; \
+             try again in a moment",
+            detail,
+        ),
+        StoreError::OutcomeUnknown(detail) => (
+            Reason::OutcomeUnknown,
+            SOON,
+            "the call may or may not have been carried out; repeat it (with the same \
+             idempotency_key, job_id or request_id nothing happens twice)",
+            detail,
+        ),
+        StoreError::DurabilityNotConfirmed(detail) => (
+            Reason::DurabilityNotConfirmed,
+            SOON,
+            "the call was carried out, but it is not yet as durable as the server must make \
+             it; repeat it (with the same idempotency_key, job_id or request_id nothing \
+             happens twice)",
+            detail,
+        ),
+        StoreError::NewerFormat(detail) => (
+            Reason::StoreUnavailable,
+            LATER,
+            "a newer server has written to this store, and this one changed nothing",
+            detail,
+        ),
+    };
+    Explanation::new(reason, format!("{what}: {detail}")).retry_after(after)
 }
-
-fn disk_low(detail: &str) -> Explanation {
-    let message = format!(
-        "the disk is nearly full, so no new jobs are taken while those there are can still be \
-         finished; free some space, then try again: {detail}"
-    );
-    Explanation::new(Reason::DiskLow, message).retry_after(LATER)
-}
-
-/// For programs it is the same case: no new jobs until somebody makes room.
-fn memory_low(detail: &str) -> Explanation {
-    let message = format!(
-        "Redis has used all the memory that it may, so no new jobs are taken while those there are \
-         can still be finished; raise its maxmemory or let jobs finish, then try again: {detail}"
-    );
-    Explanation::new(Reason::DiskLow, message).retry_after(LATER)
-}
-
-#[cfg(test)]
-mod tests;

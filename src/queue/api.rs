@@ -1,29 +1,21 @@
 //! The calls: each runs one verb. Calls of one kind that wait for the same engine may be joined and run as one.
 
+use super::context::CallContext;
+use super::enqueue::{self, Incoming};
+use super::handover::UndeliveredClaim;
+use super::refusal::{self, Error, Refusal};
 use super::{
-    breakers, cancel,
-    claim::{self, ClaimAnswer},
-    context::CallContext,
-    copy, cross_queue, dead_letters,
-    enqueue::{self, Incoming},
-    get_job, list_jobs, pause, purge, queues, requeue, settle, stats, sweep, undelivered,
+    breakers, cancel, claim, cross_queue, dead_letters, get_job, import, list_jobs, queues, requeue, settle, sweep,
+    undelivered,
 };
-use crate::{
-    domain::{
-        breaker::BreakerName,
-        ids::{JobId, QueueName},
-        settings::Settings,
-        time::Timestamp,
-    },
-    store::{
-        BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery,
-        DeadCounts, DeadLetterPage, DeadLetterQuery, Enqueued, JobPage, JobQuery, JobRefused,
-        JobView, NewPause, Newcomers, Purge, PurgeRefused, Purged, QueueRefused, QueueView,
-        Refused, Requeue, RequeueRefused, Requeued, Settled, Settlements, Stats, StoreError, Sweep,
-        Swept, TakenIn, Unanswered, sizes,
-        storage::{Reads, Storage},
-    },
+use crate::domain::{BreakerName, JobId, QueueName, Settings, Timestamp};
+use crate::queue::{
+    BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts, DeadLetterPage,
+    DeadLetterQuery, Enqueued, Import, Imported, JobPage, JobQuery, JobView, NewPause, Purge, Purged, QueueView,
+    Requeue, Requeued, Settled, Settlements, Stats, Sweep, Swept, sizes,
 };
+use crate::store::Result;
+use crate::store::storage::{Reads, Storage};
 use std::{sync::Arc, time::Duration};
 
 /// A queue that is empty and unused for so long is forgotten.
@@ -42,13 +34,15 @@ pub enum Verb {
     Enqueue(Vec<Incoming>),
     Claim(Claim),
     Settle(Settlements),
-    Undelivered(Unanswered),
+    Undelivered(UndeliveredClaim),
     /// Of these queues.
     Sweep(Sweep, Vec<QueueName>),
     /// When these queues next have something due.
     NextDue(Vec<QueueName>),
     /// The same, and what is ready in them: other servers may have done anything.
     Look(Vec<QueueName>),
+    /// Makes those of the queues that are not there.
+    Register(Vec<QueueName>),
     /// Forgets those of the queues that are empty and unused.
     Forget(Vec<QueueName>),
     Requeue(Requeue),
@@ -58,27 +52,26 @@ pub enum Verb {
     SetBreaker(BreakerName, BreakerOrder),
     Cancel(JobId, Option<QueueName>),
     RunNow(JobId, Option<QueueName>),
-    Import(Newcomers),
+    Import(Import),
 }
 
-/// Each verb has the answer of its name.
+/// Each verb has the answer of its name; any may be refused.
 #[derive(Debug)]
 pub enum Answer {
-    Enqueue(Vec<Result<Enqueued, Refused>>),
+    Refused(Refusal),
+    Enqueue(Vec<Result<Enqueued, Refusal>>),
     /// None: another server works on the same request.
     Claim(Option<Claimed>),
     Settle(Settled),
     Done,
     /// With the next due time of each queue.
     Sweep(Swept, Vec<(QueueName, Option<Timestamp>)>),
-    Requeue(Result<Requeued, RequeueRefused>),
-    Purge(Result<Purged, PurgeRefused>),
-    Pause(Result<(), QueueRefused>),
+    Requeue(Requeued),
+    Purge(Purged),
     Breakers(Vec<BreakerViews>),
-    SetBreaker(Result<BreakerView, QueueRefused>),
-    Cancel(Result<Cancelled, JobRefused>),
-    RunNow(Result<(), JobRefused>),
-    Import(Result<Vec<TakenIn>, Refused>),
+    SetBreaker(BreakerView),
+    Cancel(Cancelled),
+    Import(Vec<Imported>),
 }
 
 impl Call {
@@ -88,7 +81,7 @@ impl Call {
             Verb::Enqueue(jobs) => jobs.iter().map(Incoming::bytes).sum(),
             Verb::Settle(settlements) => settlements.bytes(),
             Verb::Claim(claim) => claim.settle.bytes(),
-            Verb::Import(newcomers) => newcomers.jobs.iter().map(sizes::of_view).sum(),
+            Verb::Import(import) => import.jobs.iter().map(sizes::of_view).sum(),
             _ => 0,
         }
     }
@@ -129,9 +122,7 @@ impl Call {
     pub fn parts(&self) -> Parts {
         match &self.verb {
             Verb::Enqueue(jobs) => Parts([jobs.len(), 0, 0]),
-            Verb::Settle(items) => {
-                Parts([items.acks.len(), items.nacks.len(), items.extends.len()])
-            }
+            Verb::Settle(items) => Parts([items.acks.len(), items.nacks.len(), items.extends.len()]),
             _ => Parts([0; 3]),
         }
     }
@@ -165,18 +156,19 @@ impl Answer {
     }
 }
 
-/// Runs a verb. What it tells is in `cx.events`, for after the commit.
-pub async fn run<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    verb: Verb,
-) -> Result<Answer, StoreError> {
+/// Runs a verb. What it publishes is in `cx.events`, for after the commit.
+pub async fn run<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb) -> Result<Answer> {
+    match answer(store, cx, verb).await {
+        Ok(answer) => Ok(answer),
+        Err(Error::Refused(refusal)) => Ok(Answer::Refused(refusal)),
+        Err(Error::Store(error)) => Err(error),
+    }
+}
+
+async fn answer<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb) -> refusal::Result<Answer> {
     Ok(match verb {
         Verb::Enqueue(jobs) => Answer::Enqueue(enqueue::enqueue(store, cx, jobs).await?),
-        Verb::Claim(wanted) => match claim::claim(store, cx, wanted).await? {
-            ClaimAnswer::Claimed(claimed) => Answer::Claim(Some(claimed)),
-            ClaimAnswer::InProgress => Answer::Claim(None),
-        },
+        Verb::Claim(wanted) => Answer::Claim(claim::claim(store, cx, wanted).await?),
         Verb::Settle(items) => Answer::Settle(settle::settle(store, cx, items).await?),
         Verb::Undelivered(claim) => {
             undelivered::undelivered(store, cx, &claim).await?;
@@ -207,34 +199,36 @@ pub async fn run<S: Storage>(
             }
             Answer::Done
         }
+        Verb::Register(queues) => {
+            for queue in queues {
+                if !store.register(&queue, cx.limits.queues).await? {
+                    tracing::warn!(%queue, "a configured queue cannot be made: there are {} queues", cx.limits.queues);
+                }
+            }
+            Answer::Done
+        }
         Verb::Forget(queues) => {
             forget(store, cx, queues).await?;
             Answer::Done
         }
         Verb::Requeue(wanted) => Answer::Requeue(requeue::requeue(store, cx, wanted).await?),
-        Verb::Purge(wanted) => Answer::Purge(purge::purge(store, cx, wanted).await?),
+        Verb::Purge(wanted) => Answer::Purge(requeue::purge(store, cx, wanted).await?),
         Verb::Pause(queue, wanted) => {
-            Answer::Pause(pause::pause(store, cx, &queue, wanted.as_ref()).await?)
+            breakers::pause(store, cx, &queue, wanted.as_ref()).await?;
+            Answer::Done
         }
         Verb::Breakers(queues) => Answer::Breakers(breakers::breakers(store, cx, &queues).await?),
-        Verb::SetBreaker(name, order) => {
-            Answer::SetBreaker(breakers::set_breaker(store, cx, &name, &order).await?)
-        }
-        Verb::Cancel(id, queue) => {
-            Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref()).await?)
-        }
+        Verb::SetBreaker(name, order) => Answer::SetBreaker(breakers::set_breaker(store, cx, &name, &order).await?),
+        Verb::Cancel(id, queue) => Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref()).await?),
         Verb::RunNow(id, queue) => {
-            Answer::RunNow(cancel::run_now(store, cx, &id, queue.as_ref()).await?)
+            cancel::run_now(store, cx, &id, queue.as_ref()).await?;
+            Answer::Done
         }
-        Verb::Import(newcomers) => Answer::Import(copy::import(store, cx, newcomers).await?),
+        Verb::Import(jobs) => Answer::Import(import::import(store, cx, jobs).await?),
     })
 }
 
-async fn forget<S: Storage>(
-    store: &mut S,
-    cx: &CallContext<'_>,
-    queues: Vec<QueueName>,
-) -> Result<(), StoreError> {
+async fn forget<S: Storage>(store: &mut S, cx: &CallContext<'_>, queues: Vec<QueueName>) -> Result<()> {
     // A queue that was used in the very millisecond stays.
     let unused = store.now().millis().saturating_sub(QUEUE_FORGOTTEN_AFTER.as_millis() as u64) + 1;
     for queue in queues {
@@ -242,9 +236,8 @@ async fn forget<S: Storage>(
             continue;
         }
         let Some(facts) = super::facts::QueueFacts::read(store, &queue).await? else { continue };
-        let at_rest = facts.queue.pause.is_none()
-            && facts.breaker.is_at_rest()
-            && facts.queue.dead_letters.is_at_rest();
+        let at_rest =
+            facts.queue.pause.is_none() && facts.breaker.is_at_rest() && facts.queue.dead_letters.is_at_rest();
         if at_rest && store.forget(&queue, Timestamp::from_millis(unused)).await? {
             cx.memory.forget(&queue);
         }
@@ -269,43 +262,39 @@ pub enum View {
     Moving,
 }
 
-/// Each view has the answer of its name.
+/// Each view has the answer of its name; any may be refused.
 #[derive(Debug)]
 pub enum Viewed {
+    Refused(Refusal),
     Job(Vec<JobView>),
-    DeadLetters(Option<DeadLetterPage>),
+    DeadLetters(DeadLetterPage),
     DeadLetterCounts(DeadCounts),
     Queues(Vec<QueueView>),
-    Stats(Option<Stats>),
-    Jobs(Option<JobPage>),
+    Stats(Stats),
+    Jobs(JobPage),
     Names(Vec<QueueName>),
     Moving(u64),
 }
 
-pub async fn view<S: Reads>(store: &mut S, view: View) -> Result<Viewed, StoreError> {
+pub async fn view<S: Reads>(store: &mut S, view: View) -> Result<Viewed> {
+    match viewed(store, view).await {
+        Ok(viewed) => Ok(viewed),
+        Err(Error::Refused(refusal)) => Ok(Viewed::Refused(refusal)),
+        Err(Error::Store(error)) => Err(error),
+    }
+}
+
+async fn viewed<S: Reads>(store: &mut S, view: View) -> refusal::Result<Viewed> {
     Ok(match view {
         View::Job(id, queue) => Viewed::Job(get_job::job(store, &id, queue.as_ref()).await?),
-        View::DeadLetters(query) => {
-            Viewed::DeadLetters(dead_letters::dead_letters(store, &query).await?)
-        }
+        View::DeadLetters(query) => Viewed::DeadLetters(dead_letters::dead_letters(store, &query).await?),
         View::DeadLetterCounts(query) => {
             Viewed::DeadLetterCounts(dead_letters::dead_letter_counts(store, &query).await?)
         }
-        View::Queues(after, limit) => {
-            Viewed::Queues(queues::queues(store, after.as_ref(), limit).await?)
-        }
-        View::Stats(queue) => Viewed::Stats(stats::stats(store, queue.as_ref()).await?),
+        View::Queues(after, limit) => Viewed::Queues(queues::queues(store, after.as_ref(), limit).await?),
+        View::Stats(queue) => Viewed::Stats(queues::stats(store, queue.as_ref()).await?),
         View::Jobs(query) => Viewed::Jobs(list_jobs::jobs(store, &query).await?),
         View::Moving => Viewed::Moving(cross_queue::moving(store).await?),
-        View::Names => {
-            let mut names: Vec<QueueName> = Vec::new();
-            loop {
-                let page = store.queues(names.last(), 1_000).await?;
-                if page.is_empty() {
-                    return Ok(Viewed::Names(names));
-                }
-                names.extend(page);
-            }
-        }
+        View::Names => Viewed::Names(queues::all_queues(store).await?),
     })
 }

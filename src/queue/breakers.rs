@@ -1,27 +1,20 @@
-//! Breakers: their records, what operators say of them, and what is shown.
+//! What holds a queue back. Breakers: their records, what operators say of them, and what is shown. Pauses: a queue hands out
+//! nothing for a while, and everything else goes on.
 
-use super::{
-    context::{CallContext, epoch, overtaken},
-    facts::{OutcomeFacts, QueueFacts},
-    records,
-    state_changes::Changes,
-};
-use crate::{
-    domain::{
-        breaker::{Breaker, BreakerName, Guarded as BreakerKind, Tally, probes_out},
-        ids::QueueName,
-        settings::QueueSettings,
-        time::Timestamp,
-    },
-    store::{
-        BreakerOrder, BreakerView, BreakerViews, QueueRefused, Refused, StoreError,
-        storage::{Applied, NO_GROUP, Publish, Reads, RecordKey, Storage, Table},
-    },
+use super::answers::ask;
+use super::context::{CallContext, epoch};
+use super::facts::{OutcomeFacts, QueueFacts, Rounds};
+use super::records::{self, OutcomesRecord};
+use super::refusal::{self, Error, Refusal};
+use super::state_changes::Changes;
+use crate::domain::{BreakerKind, BreakerName, OutcomeStats, Pause, QueueName, QueueSettings, Timestamp, probes_out};
+use crate::queue::{BreakerOrder, BreakerView, BreakerViews, NewPause};
+use crate::store::Result;
+use crate::store::storage::{
+    Applied, GroupState, NO_GROUP, Publish, Reads, RecordKey, Storage, Table, Version, WHOLE_QUEUE,
 };
 use bytes::Bytes;
 use std::sync::Arc;
-
-const ROUNDS_MAX: usize = 50;
 
 /// The breaker has changed: its record, and a version that no server has yet. `facts` are those after the batch.
 pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, cx: &mut CallContext<'_>) {
@@ -30,140 +23,196 @@ pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, cx: &mu
     }
     facts.version = cx.new_version(&facts.breaker);
     changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&facts.breaker));
-    changes.put(
-        Table::Version,
-        RecordKey::Group(NO_GROUP),
-        Bytes::copy_from_slice(&facts.version.bytes()),
-    );
+    changes.put(Table::Version, RecordKey::Group(NO_GROUP), Bytes::copy_from_slice(&facts.version.bytes()));
 }
 
-/// A queue that an operator means: one that is configured is made if need be.
-pub(crate) async fn make_if_configured<S: Storage>(
-    store: &mut S,
-    cx: &CallContext<'_>,
-    queue: &QueueName,
-) -> Result<Result<(), QueueRefused>, StoreError> {
-    if !cx.settings.queues.contains_key(queue) {
-        return Ok(Err(QueueRefused::NoSuchQueue));
+/// The facts of a queue that an operator means: one that is configured is made if need be.
+pub(crate) async fn meant<S: Storage>(
+    store: &mut S, cx: &CallContext<'_>, queue: &QueueName,
+) -> refusal::Result<QueueFacts> {
+    let mut rounds = Rounds::default();
+    loop {
+        if let Some(facts) = QueueFacts::read(store, queue).await? {
+            return Ok(facts);
+        }
+        rounds.next()?;
+        if !cx.settings.queues.contains_key(queue) {
+            return Err(Refusal::no_queue(queue).into());
+        }
+        register(store, cx, queue).await?;
     }
+}
+
+/// Makes the queue, where it is not there.
+pub(crate) async fn register<S: Storage>(
+    store: &mut S, cx: &CallContext<'_>, queue: &QueueName,
+) -> refusal::Result<()> {
     let limit = cx.limits.queues;
-    Ok(if store.register(queue, limit).await? {
-        Ok(())
-    } else {
-        Err(QueueRefused::NotMade(Refused::TooManyQueues { limit }))
-    })
+    if store.register(queue, limit).await? { Ok(()) } else { Err(Refusal::TooManyQueues { limit }.into()) }
+}
+
+/// Breakers of a queue that are others in `after`, with how the queue is then. None: the facts were old.
+pub(crate) async fn put_breakers<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, before: &QueueFacts, mut after: QueueFacts,
+) -> Result<Option<Arc<QueueFacts>>> {
+    let now = store.now();
+    let mut changes = Changes::default();
+    let work = after.breaker != before.breaker;
+    if work {
+        changes.fence(before.version.fence(NO_GROUP));
+        put_breaker(&mut changes, &mut after, cx);
+        if after.breaker.transitions != before.breaker.transitions {
+            let record = OutcomesRecord { epoch: epoch(&after.breaker), ..OutcomesRecord::default() };
+            changes.put(Table::Outcomes, RecordKey::Only, records::outcomes(&record));
+        }
+        changes.publish(Publish::Always);
+    }
+    let dead_letters = after.queue != before.queue;
+    if dead_letters {
+        let record = records::queue(&after.queue);
+        changes.fence(before.queue_fence());
+        changes.put(Table::Queue, RecordKey::Only, record.clone());
+        after.queue_record = Some(record);
+    }
+    if changes.is_empty() {
+        return Ok(Some(Arc::new(after)));
+    }
+    let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else { return Ok(None) };
+    if work {
+        cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, now);
+        cx.available(queue, &after, done.ready, now);
+        if let Some(at) = after.breaker.probe_at(&cx.queue(queue).breaker, now) {
+            cx.due(queue, at);
+        }
+    }
+    if dead_letters {
+        cx.breaker_moved(queue, BreakerKind::DeadLetters, &after.queue.dead_letters, now);
+    }
+    let after = Arc::new(after);
+    cx.memory.remember(queue, after.clone());
+    Ok(Some(after))
 }
 
 /// The breakers of each queue; those of a queue that is not there are as new.
 pub(crate) async fn breakers<S: Reads>(
-    store: &mut S,
-    cx: &CallContext<'_>,
-    queues: &[QueueName],
-) -> Result<Vec<BreakerViews>, StoreError> {
+    store: &mut S, cx: &CallContext<'_>, queues: &[QueueName],
+) -> Result<Vec<BreakerViews>> {
     let mut views = Vec::with_capacity(queues.len());
     for queue in queues {
         let settings = cx.settings.queue(queue);
         views.push(match QueueFacts::read(store, queue).await? {
             None => BreakerViews::default(),
             Some(facts) => {
-                let now = store.now();
-                let outcomes = outcomes(store, queue, &facts.breaker).await?;
-                view(&facts, &outcomes.tally, settings, now)
+                let (now, epoch) = (store.now(), epoch(&facts.breaker));
+                let mut found = ask(store, queue, &OutcomeFacts::reads(epoch)).await?;
+                let outcomes = OutcomeFacts::found(epoch, &mut found)?;
+                view(&facts, &outcomes.outcome_stats, settings, now)
             }
         });
     }
     Ok(views)
 }
 
-async fn outcomes<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    breaker: &Breaker,
-) -> Result<OutcomeFacts, StoreError> {
-    let epoch = epoch(breaker);
-    let found = store.read(queue, &OutcomeFacts::reads(epoch)).await?;
-    OutcomeFacts::found(epoch, &mut found.unwrap_or_default().into_iter())
-}
-
-fn view(
-    facts: &QueueFacts,
-    tally: &Tally,
-    settings: &QueueSettings,
-    now: Timestamp,
-) -> BreakerViews {
+fn view(facts: &QueueFacts, outcome_stats: &OutcomeStats, settings: &QueueSettings, now: Timestamp) -> BreakerViews {
     let probes = probes_out(&settings.breaker, facts.probes.iter().copied(), now).0;
     let queue = &facts.queue;
     BreakerViews {
-        work: BreakerView { breaker: facts.breaker.clone(), failures: tally.failed(), probes },
-        dead_letters: BreakerView {
-            breaker: queue.dead_letters.clone(),
-            failures: queue.full_in_a_row,
-            probes: 0,
-        },
+        work: BreakerView { breaker: facts.breaker.clone(), failures: outcome_stats.failed(), probes },
+        dead_letters: BreakerView { breaker: queue.dead_letters.clone(), failures: queue.full_in_a_row, probes: 0 },
     }
 }
 
 /// An operator forces or resets a breaker.
 pub(crate) async fn set_breaker<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    name: &BreakerName,
-    order: &BreakerOrder,
-) -> Result<Result<BreakerView, QueueRefused>, StoreError> {
+    store: &mut S, cx: &mut CallContext<'_>, name: &BreakerName, order: &BreakerOrder,
+) -> refusal::Result<BreakerView> {
     let queue = &name.queue;
-    for _ in 0..ROUNDS_MAX {
-        let Some(before) = QueueFacts::read(store, queue).await? else {
-            match make_if_configured(store, cx, queue).await? {
-                Ok(()) => continue,
-                Err(refused) => return Ok(Err(refused)),
+    let mut rounds = Rounds::default();
+    loop {
+        rounds.next()?;
+        let before = meant(store, cx, queue).await.map_err(|error| match error {
+            Error::Refused(Refusal::QueueNotFound { .. }) => Refusal::BreakerNotFound { name: name.to_string() }.into(),
+            other => other,
+        })?;
+        let now = store.now();
+        let mut after = before.clone();
+        let breaker = match name.kind {
+            BreakerKind::Work => &mut after.breaker,
+            BreakerKind::DeadLetters => {
+                after.queue.full_in_a_row = 0;
+                &mut after.queue.dead_letters
             }
         };
-        let now = store.now();
-        let settings = cx.queue(queue);
-        let mut changes = Changes::default();
-        let mut after = before.clone();
-        let change = |breaker: &mut Breaker| match order {
+        match order {
             BreakerOrder::Force { open, reason } => breaker.force(*open, reason.clone(), now),
             BreakerOrder::Reset => breaker.reset(),
-        };
-        match name.guarded {
-            BreakerKind::Work => {
-                change(&mut after.breaker);
-                after.probes.clear();
-                changes.fence(before.version.fence(NO_GROUP));
-                put_breaker(&mut changes, &mut after, cx);
-                let record = records::OutcomesRecord {
-                    epoch: epoch(&after.breaker),
-                    ..records::OutcomesRecord::default()
-                };
-                changes.put(Table::Outcomes, RecordKey::Only, records::outcomes(&record));
-                changes.publish(Publish::Always);
-            }
-            BreakerKind::DeadLetters => {
-                change(&mut after.queue.dead_letters);
-                after.queue.full_in_a_row = 0;
-                changes.fence(before.queue_fence());
-                let record = records::queue(&after.queue);
-                changes.put(Table::Queue, RecordKey::Only, record.clone());
-                after.queue_record = Some(record);
-            }
         }
-        if let Applied::Done(done) = store.apply(queue, &changes.batch()).await? {
-            let breaker = match name.guarded {
-                BreakerKind::Work => &after.breaker,
-                BreakerKind::DeadLetters => &after.queue.dead_letters,
-            };
-            cx.breaker_moved(queue, name.guarded, breaker, now);
-            let views = view(&after, &Tally::default(), &settings, now);
-            if name.guarded == BreakerKind::Work {
-                cx.available(queue, &after, done.ready, now);
-            }
-            cx.memory.remember(queue, Arc::new(after));
-            return Ok(Ok(match name.guarded {
-                BreakerKind::Work => views.work,
-                BreakerKind::DeadLetters => views.dead_letters,
-            }));
+        if let Some(after) = put_breakers(store, cx, queue, &before, after).await? {
+            let BreakerViews { work, dead_letters } = view(&after, &OutcomeStats::default(), &cx.queue(queue), now);
+            return Ok(match name.kind {
+                BreakerKind::Work => work,
+                BreakerKind::DeadLetters => dead_letters,
+            });
         }
     }
-    Err(overtaken())
+}
+
+// ---- pauses ----
+
+/// Pauses a queue, in place of an earlier pause, or with `None` resumes it. A configured queue is made if need be.
+pub(crate) async fn pause<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, pause: Option<&NewPause>,
+) -> refusal::Result<()> {
+    let resumes_configured = pause.is_none() && cx.settings.queues.contains_key(queue);
+    if resumes_configured && QueueFacts::read(store, queue).await?.is_none() {
+        // What has not been made is not paused either.
+        return Ok(());
+    }
+    let mut rounds = Rounds::default();
+    loop {
+        rounds.next()?;
+        let before = meant(store, cx, queue).await?;
+        let now = store.now();
+        let next = pause.map(|pause| Pause {
+            until: pause.duration.map(|duration| now.after(duration)),
+            reason: pause.reason.clone(),
+        });
+        if set_pause(store, cx, queue, &before, next).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// False: the facts were old.
+pub(crate) async fn set_pause<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, before: &QueueFacts, pause: Option<Pause>,
+) -> Result<bool> {
+    let mut after = before.clone();
+    let resumes = pause.is_none();
+    after.queue.pause = pause;
+    let record = records::queue(&after.queue);
+    let state = if resumes { GroupState::Free } else { GroupState::Held };
+    after.whole = Version { state, random: (cx.rng.next_u64() | 1).to_be_bytes(), ..before.whole };
+    let mut changes = Changes::default();
+    changes.fence(before.queue_fence());
+    changes.fence(before.whole.fence(WHOLE_QUEUE));
+    changes.put(Table::Queue, RecordKey::Only, record.clone());
+    changes.put(Table::Version, RecordKey::Group(WHOLE_QUEUE), Bytes::copy_from_slice(&after.whole.bytes()));
+    if resumes {
+        changes.publish(Publish::Always);
+    }
+    let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else {
+        return Ok(false);
+    };
+    after.queue_record = Some(record);
+    let now = store.now();
+    if let Some(until) = after.paused_until() {
+        cx.due(queue, until);
+    }
+    if resumes {
+        // What has been waiting can be claimed from now on.
+        cx.available(queue, &after, done.ready, now);
+    }
+    cx.memory.remember(queue, Arc::new(after));
+    Ok(true)
 }

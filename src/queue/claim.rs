@@ -2,30 +2,21 @@
 
 mod again;
 
-use super::{
-    claim_requests as requests,
-    context::{CallContext, Event, after_some, overtaken},
-    facts::{DeadFacts, JobFacts, QueueFacts, range},
-    records::{self, LeaseTail},
-    settle,
-    state_changes::{Changes, DeadLetters},
+use super::answers::{ask, by_name, first_of};
+use super::context::{CallContext, after_some};
+use super::events::Event;
+use super::facts::{JobFacts, QueueFacts, Rounds};
+use super::records::{self, LeaseTail, read_if};
+use super::state_changes::{Changes, dead_letter_all};
+use super::{claim_requests as requests, settle};
+use crate::domain::{
+    Admission, DeadReason, Delivery, JobId, Lease, QueueName, QueueSettings, Spec, Timestamp, millis_ceil,
 };
-use crate::{
-    domain::{
-        breaker::Gate,
-        ids::{JobId, QueueName},
-        job::{DeadReason, Delivery, Spec},
-        lease::Lease,
-        settings::QueueSettings,
-        time::{Timestamp, millis_ceil},
-    },
-    store::{
-        Claim, Claimed, Delivered, Idle, IdleReason, Share, StoreError,
-        storage::{
-            Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, Probes, Read, RecordKey, Rule,
-            Storage, Table, Take, Taken, TakenJob, Write, flag,
-        },
-    },
+use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Share};
+use crate::store::Result;
+use crate::store::storage::{
+    Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, Probes, Read, RecordKey, Rule, Storage, Table, Take,
+    Taken, TakenJob, Write, flag,
 };
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -36,33 +27,23 @@ pub(crate) const PROMOTIONS_MAX: usize = 1_000;
 const DEAD_LETTERED_MAX: usize = 100;
 /// Jobs that one take hands out.
 const TAKE_MAX: usize = 250;
-const ROUNDS_MAX: usize = 50;
 
-/// What a claim came to.
-pub(crate) enum ClaimAnswer {
-    Claimed(Claimed),
-    /// Another server works on the same request: ask again in a moment.
-    InProgress,
-}
-
-/// Settles, then leases what is there. Never waits for work.
+/// Settles, then leases what is there. Never waits for work. None: another server works on the same request; ask again in a
+/// moment.
 pub(crate) async fn claim<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    mut claim: Claim,
-) -> Result<ClaimAnswer, StoreError> {
+    store: &mut S, cx: &mut CallContext<'_>, mut claim: Claim,
+) -> Result<Option<Claimed>> {
     let settlements = std::mem::take(&mut claim.settle);
     let begun = !settlements.is_empty();
-    let settled =
-        if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
-    let mut gathering = Gathering::new(&claim, cx.rng.roll(), store.now());
+    let settled = if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
+    let mut gathering = Gathering::new(&claim, cx.rng.next_u64(), store.now());
     let request = match requests::begin_claim(store, cx, &claim).await {
-        Ok(requests::ClaimBegun::InProgress) => return Ok(ClaimAnswer::InProgress),
+        Ok(requests::ClaimBegun::InProgress) => return Ok(None),
         Ok(requests::ClaimBegun::Fresh(request)) => request,
         Ok(requests::ClaimBegun::Answered(leases)) => {
             again::hand_out_again(store, &leases, &mut gathering).await?;
             gathering.out.settled = settled;
-            return Ok(ClaimAnswer::Claimed(gathering.out));
+            return Ok(Some(gathering.out));
         }
         Err(error) => return Err(after_some(error, begun)),
     };
@@ -76,7 +57,7 @@ pub(crate) async fn claim<S: Storage>(
     }
     let mut out = gathering.out;
     out.settled = settled;
-    Ok(ClaimAnswer::Claimed(out))
+    Ok(Some(out))
 }
 
 /// What a claim has gathered so far.
@@ -90,6 +71,9 @@ struct Gathering<'a> {
     out: Claimed,
 }
 
+/// Why nothing leaves a queue, and until when where that is known.
+type Why = (IdleReason, Option<Timestamp>);
+
 /// One queue that is asked.
 #[derive(Default)]
 struct ShareState {
@@ -97,7 +81,7 @@ struct ShareState {
     exhausted: bool,
     /// What was due when it was first asked is ready.
     promoted: bool,
-    idle: Option<(IdleReason, Option<Timestamp>)>,
+    idle: Option<Why>,
     /// Ready jobs that are left, where it was looked at.
     ready: Option<u64>,
 }
@@ -114,19 +98,15 @@ impl<'a> Gathering<'a> {
     }
 }
 
-async fn gather<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    gathering: &mut Gathering<'_>,
-) -> Result<(), StoreError> {
+async fn gather<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, gathering: &mut Gathering<'_>) -> Result<()> {
     let claim = gathering.claim;
     // Each queue has its share first, then those that have more.
     for (at, share) in claim.shares.iter().enumerate() {
-        take(store, cx, at, share.first, gathering).await?;
+        Taking::new(store, cx, at, gathering).take(share.first).await?;
     }
     for at in 0..claim.shares.len() {
         if !gathering.shares[at].exhausted {
-            take(store, cx, at, usize::MAX, gathering).await?;
+            Taking::new(store, cx, at, gathering).take(usize::MAX).await?;
         }
     }
     if gathering.out.jobs.is_empty() {
@@ -142,201 +122,246 @@ async fn gather<S: Storage>(
     for (share, state) in claim.shares.iter().zip(&gathering.shares) {
         let ready = match state.ready {
             Some(ready) => ready,
-            None => ready_jobs(store, &share.queue).await?,
+            None => ask(store, &share.queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number(),
         };
-        if ready > 0
-            && let Some(facts) = QueueFacts::remembered(store, &share.queue, cx).await?
-        {
-            cx.available(&share.queue, &facts, ready, gathering.out.now);
+        if ready > 0 {
+            QueueFacts::tell_ready(store, &share.queue, cx, ready, gathering.out.now).await?;
         }
     }
     Ok(())
 }
 
-async fn ready_jobs<S: Storage>(store: &mut S, queue: &QueueName) -> Result<u64, StoreError> {
-    let found = store.read(queue, &[Read::Len(Len::Index(Index::Ready))]).await?;
-    Ok(found.and_then(|found| found.first().map(Found::number)).unwrap_or_default())
+/// Jobs of one queue become leases.
+struct Taking<'t, 'a, 'g, S> {
+    store: &'t mut S,
+    cx: &'t mut CallContext<'a>,
+    gathering: &'t mut Gathering<'g>,
+    /// Which share it is.
+    at: usize,
+    queue: &'g QueueName,
+    settings: Arc<QueueSettings>,
+    /// Of its leases.
+    duration: Duration,
 }
 
-/// Leases up to `most` jobs of one queue.
-async fn take<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    at: usize,
-    most: usize,
-    gathering: &mut Gathering<'_>,
-) -> Result<(), StoreError> {
-    let queue = &gathering.claim.shares[at].queue;
-    let settings = cx.queue(queue);
-    let mut most = most.min(gathering.room());
-    let mut rounds = 0;
-    if gathering.claim.max_jobs == 0 {
-        gathering.shares[at].idle = Some(why_idle(store, cx, queue, &settings).await?);
-        return Ok(());
+impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
+    fn new(store: &'t mut S, cx: &'t mut CallContext<'a>, at: usize, gathering: &'t mut Gathering<'g>) -> Self {
+        let claim = gathering.claim;
+        let queue = &claim.shares[at].queue;
+        let settings = cx.queue(queue);
+        let duration = claim.lease_duration.unwrap_or(settings.lease_duration).min(settings.max_run_time);
+        Self { store, cx, gathering, at, queue, settings, duration }
     }
-    while most > 0 {
-        let Some(facts) = QueueFacts::remembered(store, queue, cx).await? else {
-            let state = &mut gathering.shares[at];
-            state.idle = Some((IdleReason::NoSuchQueue, None));
-            (state.exhausted, state.ready) = (true, Some(0));
+
+    fn share(&mut self) -> &mut ShareState {
+        &mut self.gathering.shares[self.at]
+    }
+
+    fn nothing(&mut self, why: Why) -> Result<()> {
+        let promoted = self.share().promoted;
+        *self.share() = ShareState { exhausted: true, promoted, idle: Some(why), ready: Some(0) };
+        Ok(())
+    }
+
+    /// Leases up to `most` jobs.
+    async fn take(&mut self, most: usize) -> Result<()> {
+        let queue = self.queue;
+        let mut most = most.min(self.gathering.room());
+        let mut rounds = Rounds::default();
+        if self.gathering.claim.max_jobs == 0 {
+            self.share().idle = Some(self.why_idle().await?);
             return Ok(());
-        };
-        let now = store.now();
-        let rule = match admit(store, queue, &facts, &settings, now).await? {
-            Ok(rule) => rule,
-            Err(idle) => {
-                let state = &mut gathering.shares[at];
-                state.idle = Some(idle);
-                (state.exhausted, state.ready) = (true, Some(0));
+        }
+        while most > 0 {
+            let Some(facts) = QueueFacts::remembered(self.store, queue, self.cx).await? else {
+                return self.nothing((IdleReason::NoSuchQueue, None));
+            };
+            let now = self.store.now();
+            let rule = match self.admit(&facts, now).await? {
+                Ok(rule) => rule,
+                Err(why) => return self.nothing(why),
+            };
+            let probes = rule.probes;
+            let asked = most.min(TAKE_MAX);
+            let Some(taken) = self.take_some(&facts, rule, asked, now).await? else {
+                self.cx.memory.forget(queue);
+                continue;
+            };
+            if taken.changed {
+                rounds.next()?;
+                self.cx.memory.forget_facts(queue);
+                continue;
+            }
+            if let Some(due) = taken.next_due {
+                self.cx.job_due(queue, due);
+            }
+            let count = taken.jobs.len();
+            if count > 0 {
+                self.cx.due(queue, now.after(self.duration));
+            }
+            if probes.is_some() && count > 0 {
+                // The probes that are out are among the facts.
+                self.cx.memory.forget_facts(queue);
+            }
+            if taken.leases_full {
+                self.cx.memory.leases_are_full(queue);
+            }
+            self.gathering.full |= taken.bytes_full;
+            let (ready, idle) = (Some(taken.ready), Some(idle(&taken, probes, now)));
+            let delivered = self.deliver(taken.jobs).await?;
+            // Jobs that were dead-lettered made room for others, among the probes and leases too.
+            let exhausted = count < asked && delivered == count;
+            *self.share() = ShareState { exhausted, promoted: true, idle, ready };
+            if self.gathering.full || exhausted {
                 return Ok(());
             }
-        };
-        let duration = gathering.claim.lease_duration.unwrap_or(settings.lease_duration);
-        let duration = duration.min(settings.max_run_time);
+            most -= delivered;
+        }
+        Ok(())
+    }
+
+    /// None: there is no such queue.
+    async fn take_some(
+        &mut self, facts: &QueueFacts, rule: Rule, jobs: usize, now: Timestamp,
+    ) -> Result<Option<Taken>> {
+        let Gathering { claim, out, bytes, .. } = &*self.gathering;
         let tail = records::lease_tail(&LeaseTail {
-            answer: gathering.out.answer,
-            worker_id: gathering.claim.worker_id.clone(),
-            request_id: gathering.claim.request_id.clone(),
+            answer: out.answer,
+            worker_id: claim.worker_id.clone(),
+            request_id: claim.request_id.clone(),
             ..LeaseTail::default()
         });
-        let probes = rule.probes;
-        let asked = most.min(TAKE_MAX);
         let wanted = Take {
             whole: facts.whole,
             rule,
-            jobs: asked,
-            bytes: gathering.claim.max_bytes.saturating_sub(gathering.bytes),
-            first_fits: gathering.out.jobs.is_empty(),
-            promote: if gathering.shares[at].promoted { 0 } else { PROMOTIONS_MAX },
+            jobs,
+            bytes: claim.max_bytes.saturating_sub(*bytes),
+            first_fits: out.jobs.is_empty(),
+            promote: if self.gathering.shares[self.at].promoted { 0 } else { PROMOTIONS_MAX },
             lease: LeaseTemplate {
                 started_at: now,
-                expires_at: now.after(duration),
-                duration_ms: millis_ceil(duration).min(u64::from(u32::MAX)) as u32,
-                seed: cx.rng.roll(),
+                expires_at: now.after(self.duration),
+                duration_ms: millis_ceil(self.duration).min(u64::from(u32::MAX)) as u32,
+                seed: self.cx.rng.next_u64(),
                 tail: &tail,
             },
-            max_leases: cx.limits.leases,
+            max_leases: self.cx.limits.leases,
         };
-        let Some(taken) = store.take(queue, &wanted).await? else {
-            cx.memory.forget(queue);
-            continue;
+        self.store.take(self.queue, &wanted).await
+    }
+
+    /// Why nothing leaves the queue, to a claim that wants no jobs.
+    async fn why_idle(&mut self) -> Result<Why> {
+        let Some(facts) = QueueFacts::read_anew(self.store, self.queue, self.cx).await? else {
+            return Ok((IdleReason::NoSuchQueue, None));
         };
-        if taken.changed {
-            rounds += 1;
-            if rounds == ROUNDS_MAX {
-                return Err(overtaken());
+        let now = self.store.now();
+        if facts.is_paused(now) {
+            return Ok((IdleReason::Paused, facts.paused_until()));
+        }
+        let admission = facts.breaker.admission(&self.settings.breaker, facts.probes.iter().copied(), now);
+        if let Admission::Held { until } = admission {
+            return Ok((IdleReason::BreakerOpen, until));
+        }
+        let writes = vec![Write::Promote(PROMOTIONS_MAX)];
+        self.store.apply(self.queue, &Batch { writes, ..Batch::default() }).await?;
+        if let Admission::Limited { until } = admission {
+            return Ok((IdleReason::Limited, Some(until)));
+        }
+        let reads = [first_of(Index::Scheduled, 1), first_of(Index::Retrying, 1)];
+        let found = ask(self.store, self.queue, &reads).await?;
+        let due = found.flat_map(Found::entries).map(|entry| entry.score).min();
+        Ok(match due {
+            Some(at) => (IdleReason::NotDue, Some(Timestamp::from_millis(at))),
+            None => (IdleReason::Empty, None),
+        })
+    }
+
+    /// What may leave the queue now, or why nothing may.
+    async fn admit(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<Rule, Why>> {
+        if facts.is_paused(now) {
+            return Ok(Err((IdleReason::Paused, facts.paused_until())));
+        }
+        let rule = Rule { version: facts.version, ..Rule::default() };
+        Ok(match facts.breaker.admission(&self.settings.breaker, std::iter::empty(), now) {
+            Admission::All => Ok(rule),
+            Admission::Held { until } => Err((IdleReason::BreakerOpen, until)),
+            Admission::Limited { until } => Err((IdleReason::Limited, Some(until))),
+            Admission::Probes { most, not_first } => {
+                let back = millis_ceil(self.settings.breaker.recovery_timeout);
+                let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
+                let pass_over = match not_first {
+                    Some(id) => self.number_of(id).await?,
+                    None => None,
+                };
+                let probes = Some(Probes { most: most as u64, started_after });
+                Ok(Rule { flags: flag::PROBE, pass_over, probes, ..rule })
             }
-            cx.memory.forget_facts(queue);
-            continue;
-        }
-        gathering.shares[at].promoted = true;
-        if let Some(due) = taken.next_due {
-            cx.job_due(queue, due);
-        }
-        let count = taken.jobs.len();
-        if count > 0 {
-            cx.due(queue, now.after(duration));
-        }
-        if probes.is_some() && count > 0 {
-            // The probes that are out are among the facts.
-            cx.memory.forget_facts(queue);
-        }
-        let state = &mut gathering.shares[at];
-        state.ready = Some(taken.ready);
-        state.idle = Some(idle(&taken, probes, now));
-        if taken.leases_full {
-            cx.memory.leases_are_full(queue);
-        }
-        gathering.full |= taken.bytes_full;
-        state.exhausted = count < asked;
-        let delivered =
-            deliver(store, cx, queue, taken.jobs, &settings, duration, gathering).await?;
-        if gathering.full || count < asked {
-            return Ok(());
-        }
-        // Jobs that were dead-lettered made room for others.
-        most -= delivered;
+        })
     }
-    Ok(())
-}
 
-/// Why nothing leaves the queue, to a claim that wants no jobs.
-async fn why_idle<S: Storage>(
-    store: &mut S,
-    cx: &CallContext<'_>,
-    queue: &QueueName,
-    settings: &QueueSettings,
-) -> Result<(IdleReason, Option<Timestamp>), StoreError> {
-    let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else {
-        return Ok((IdleReason::NoSuchQueue, None));
-    };
-    let now = store.now();
-    if facts.is_paused(now) {
-        return Ok((IdleReason::Paused, facts.queue.pause.as_ref().and_then(|pause| pause.until)));
+    /// The number of the job that has this id.
+    async fn number_of(&mut self, id: &JobId) -> Result<Option<u64>> {
+        let own = ask(self.store, self.queue, &[by_name(Table::Id, id.to_string())]).await?.parse(records::read_id)?;
+        Ok(own.map(|own| own.number).or_else(|| id.number()))
     }
-    let gate = facts.breaker.gate(&settings.breaker, facts.probes.iter().copied(), now);
-    if let Gate::Held { until } = gate {
-        return Ok((IdleReason::BreakerOpen, until));
-    }
-    let writes = vec![Write::Promote(PROMOTIONS_MAX)];
-    store.apply(queue, &Batch { writes, ..Batch::default() }).await?;
-    if let Gate::Limited { until } = gate {
-        return Ok((IdleReason::Limited, Some(until)));
-    }
-    let reads = [range(Index::Scheduled, None, 1), range(Index::Retrying, None, 1)];
-    let found = store.read(queue, &reads).await?.unwrap_or_default();
-    let due = found.into_iter().flat_map(Found::entries).map(|entry| entry.score).min();
-    Ok(match due {
-        Some(at) => (IdleReason::NotDue, Some(Timestamp::from_millis(at))),
-        None => (IdleReason::Empty, None),
-    })
-}
 
-/// What may leave the queue now, or why nothing may.
-async fn admit<S: Storage>(
-    store: &mut S,
-    queue: &QueueName,
-    facts: &QueueFacts,
-    settings: &QueueSettings,
-    now: Timestamp,
-) -> Result<Result<Rule, (IdleReason, Option<Timestamp>)>, StoreError> {
-    if facts.is_paused(now) {
-        let until = facts.queue.pause.as_ref().and_then(|pause| pause.until);
-        return Ok(Err((IdleReason::Paused, until)));
-    }
-    let rule = Rule { version: facts.version, ..Rule::default() };
-    Ok(match facts.breaker.gate(&settings.breaker, std::iter::empty(), now) {
-        Gate::All => Ok(rule),
-        Gate::Held { until } => Err((IdleReason::BreakerOpen, until)),
-        Gate::Limited { until } => Err((IdleReason::Limited, Some(until))),
-        Gate::Probes { most, not_first } => {
-            let back = millis_ceil(settings.breaker.recovery_timeout);
-            let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
-            let pass_over = match not_first {
-                Some(id) => number_of(store, queue, id).await?,
-                None => None,
-            };
-            let probes = Some(Probes { most: most as u64, started_after });
-            Ok(Rule { flags: flag::PROBE, pass_over, probes, ..rule })
+    /// Jobs that were taken go to the caller; those that are damaged or past their deadline become dead letters. Says how many
+    /// were delivered.
+    async fn deliver(&mut self, taken: Vec<TakenJob>) -> Result<usize> {
+        let now = self.gathering.out.now;
+        let count = taken.len();
+        let mut dying = Vec::new();
+        for job in taken {
+            match read(self.queue, &job, self.gathering.claim, self.duration, now)? {
+                Ok(ready) => {
+                    self.gathering.bytes += size(&job);
+                    self.gathering.out.jobs.push(ready);
+                }
+                Err(reason) => dying.push((job, reason)),
+            }
         }
-    })
-}
+        if !dying.is_empty() {
+            self.gathering.dead_lettered += dying.len();
+            self.dead_letter(&dying).await?;
+            if self.gathering.dead_lettered >= DEAD_LETTERED_MAX {
+                self.gathering.full = true;
+                // There may be more behind them.
+                self.cx.events.push(Event::Available { queue: self.queue.clone(), jobs: 1 });
+            }
+        }
+        Ok(count - dying.len())
+    }
 
-/// The number of the job that has this id.
-async fn number_of<S: Storage>(
-    store: &mut S,
-    queue: &QueueName,
-    id: &JobId,
-) -> Result<Option<u64>, StoreError> {
-    let reads = [Read::Record(Table::Id, RecordKey::Text(id.to_string().into()))];
-    let found = store.read(queue, &reads).await?.unwrap_or_default();
-    let record = found.into_iter().next().and_then(Found::record);
-    let own = record.map(|it| records::readable(records::read_id(&it))).transpose()?.flatten();
-    Ok(own.map(|own| own.number).or_else(|| id.number()))
+    /// From lease to dead letter: no worker had them, and nothing counts.
+    async fn dead_letter(&mut self, dying: &[(TakenJob, DeadReason)]) -> Result<()> {
+        let queue = self.queue;
+        let mut rounds = Rounds::default();
+        loop {
+            rounds.next()?;
+            let Some(facts) = QueueFacts::read(self.store, queue).await? else { return Ok(()) };
+            let (mut jobs, mut changes) = (Vec::with_capacity(dying.len()), Changes::default());
+            for (taken, reason) in dying {
+                let fence = Bytes::copy_from_slice(&taken.lease);
+                changes.fence(Fence::Begins(Table::Lease, RecordKey::Number(taken.number), fence));
+                changes.end_lease(&Lease::of(queue.clone(), taken.number, &taken.lease, None));
+                let job = JobFacts::of(taken.number, taken.job.as_ref(), taken.history.as_ref())?;
+                jobs.push((job, Index::Leased, *reason));
+            }
+            let mark = self.cx.events.len();
+            dead_letter_all(self.store, self.cx, queue, &facts, &jobs, &mut changes).await?;
+            if let Applied::Done(_) = self.store.apply(queue, &changes.batch()).await? {
+                self.cx.memory.forget_facts(queue);
+                self.cx.lease_ended();
+                return Ok(());
+            }
+            self.cx.events.truncate(mark);
+        }
+    }
 }
 
 /// Why there was nothing more.
-fn idle(taken: &Taken, probes: Option<Probes>, now: Timestamp) -> (IdleReason, Option<Timestamp>) {
+fn idle(taken: &Taken, probes: Option<Probes>, now: Timestamp) -> Why {
     match (taken.oldest_probe, probes) {
         (Some(oldest), Some(probes)) => {
             let back = now.since(probes.started_after);
@@ -346,42 +371,6 @@ fn idle(taken: &Taken, probes: Option<Probes>, now: Timestamp) -> (IdleReason, O
         _ if taken.next_due.is_some() => (IdleReason::NotDue, taken.next_due),
         _ => (IdleReason::Empty, None),
     }
-}
-
-/// Jobs that were taken go to the caller; those that are damaged or past their deadline become dead letters. Says how many were
-/// delivered.
-async fn deliver<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    queue: &QueueName,
-    taken: Vec<TakenJob>,
-    settings: &Arc<QueueSettings>,
-    duration: Duration,
-    gathering: &mut Gathering<'_>,
-) -> Result<usize, StoreError> {
-    let now = gathering.out.now;
-    let mut dying = Vec::new();
-    let mut delivered = 0;
-    for job in taken {
-        match read(queue, &job, gathering.claim, duration, now)? {
-            Ok(ready) => {
-                gathering.bytes += size(&job);
-                gathering.out.jobs.push(ready);
-                delivered += 1;
-            }
-            Err(reason) => dying.push((job, reason)),
-        }
-    }
-    if !dying.is_empty() {
-        gathering.dead_lettered += dying.len();
-        dead_letter(store, cx, queue, &dying, settings).await?;
-        if gathering.dead_lettered >= DEAD_LETTERED_MAX {
-            gathering.full = true;
-            // There may be more behind them.
-            cx.events.push(Event::Available { queue: queue.clone(), jobs: 1 });
-        }
-    }
-    Ok(delivered)
 }
 
 fn size(job: &TakenJob) -> usize {
@@ -394,17 +383,9 @@ fn size(job: &TakenJob) -> usize {
 
 /// The job as its worker gets it, or why no worker should.
 fn read(
-    queue: &QueueName,
-    taken: &TakenJob,
-    claim: &Claim,
-    duration: Duration,
-    now: Timestamp,
-) -> Result<Result<Delivered, DeadReason>, StoreError> {
-    let history = match &taken.history {
-        Some(record) => records::readable(records::read_history(record))?.unwrap_or_default(),
-        None => Default::default(),
-    };
-    let mut progress = history.progress;
+    queue: &QueueName, taken: &TakenJob, claim: &Claim, duration: Duration, now: Timestamp,
+) -> Result<Result<Delivered, DeadReason>> {
+    let mut progress = read_if(taken.history.as_ref(), records::read_history)?.unwrap_or_default().progress;
     let spec = match &taken.job {
         Some(record) => records::readable(records::read_job(record, taken.body.as_ref()))?,
         None => None,
@@ -413,10 +394,7 @@ fn read(
     if progress.deadline(spec.expires_at).is_some_and(|deadline| deadline <= now) {
         return Ok(Err(DeadReason::Expired));
     }
-    let last_failure = match &taken.last_failure {
-        Some(record) => records::readable(records::read_failure(record))?,
-        None => None,
-    };
+    let last_failure = read_if(taken.last_failure.as_ref(), records::read_failure)?;
     let lease = token(queue, taken.number, &taken.lease, &spec);
     progress.deliveries = lease.delivery;
     let delivery = Delivery {
@@ -435,44 +413,4 @@ fn read(
 fn token(queue: &QueueName, number: u64, fence: &[u8; Lease::FENCE], spec: &Spec) -> Lease {
     let own_id = records::own_id(spec, number).filter(|id| id.len() <= Lease::OWN_ID_MAX);
     Lease::of(queue.clone(), number, fence, own_id.map(Into::into))
-}
-
-/// From lease to dead letter: no worker had them, and nothing counts.
-async fn dead_letter<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    queue: &QueueName,
-    dying: &[(TakenJob, DeadReason)],
-    settings: &QueueSettings,
-) -> Result<(), StoreError> {
-    for _ in 0..ROUNDS_MAX {
-        let Some(facts) = QueueFacts::read(store, queue).await? else { return Ok(()) };
-        let mut jobs = Vec::with_capacity(dying.len());
-        for (taken, _) in dying {
-            jobs.push(JobFacts::of(taken.number, taken.job.as_ref(), taken.history.as_ref())?);
-        }
-        let dead_facts = DeadFacts::read(store, queue, &jobs.iter().collect::<Vec<_>>()).await?;
-        let now = store.now();
-        let mark = cx.events.len();
-        let mut changes = Changes::default();
-        let mut dead_letters = DeadLetters::new(queue, dead_facts, &facts, settings, now);
-        for ((taken, reason), job) in dying.iter().zip(&jobs) {
-            let lease = Lease::of(queue.clone(), taken.number, &taken.lease, None);
-            let fence = Bytes::copy_from_slice(&taken.lease);
-            let key = RecordKey::Number(taken.number);
-            changes.fence(Fence::Begins(Table::Lease, key, fence));
-            changes.end_lease(&lease);
-            dead_letters.leaves(Index::Leased);
-            let history = job.next_history(job.progress());
-            changes.dead_letter(job, history, *reason, None, &mut dead_letters, cx);
-        }
-        dead_letters.finish(&mut changes, cx);
-        if let Applied::Done(_) = store.apply(queue, &changes.batch()).await? {
-            cx.memory.forget_facts(queue);
-            cx.lease_ended();
-            return Ok(());
-        }
-        cx.events.truncate(mark);
-    }
-    Err(overtaken())
 }

@@ -1,40 +1,11 @@
 //! What comes with a call: settings, randomness, what this process remembers of the queues, and the events to tell.
 
-use super::{facts::QueueFacts, records};
-use crate::{
-    domain::{
-        breaker::{Breaker, BreakerName, Guarded as BreakerKind},
-        chance::Dice,
-        ids::QueueName,
-        lease::Lease,
-        settings::{QueueSettings, Settings},
-        time::Timestamp,
-    },
-    store::{BreakerNotice, DeadNotice, StoreError},
-};
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
-
-/// What a store tells after the commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// This queue could hand out so many jobs now.
-    Available {
-        queue: QueueName,
-        jobs: usize,
-    },
-    /// A sweep of this queue has something to do then. `job`: a job becomes ready.
-    Due {
-        queue: QueueName,
-        at: Timestamp,
-        job: bool,
-    },
-    DeadLettered(DeadNotice),
-    CancelRequested(Lease),
-    Breaker(BreakerNotice),
-}
+use super::events::{BreakerEvent, Event, EventKind, Wanted};
+use super::facts::QueueFacts;
+use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
+use crate::store::StoreError;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bounds of a store.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +23,7 @@ pub struct QueueMemory {
 #[derive(Debug, Default)]
 struct Remembered {
     facts: Option<Arc<QueueFacts>>,
-    /// The transition count after which HALF_OPEN was told.
+    /// The transition count after which HALF_OPEN was published.
     told_half_open: u64,
     /// A take found no room for leases.
     leases_full: bool,
@@ -91,19 +62,18 @@ impl QueueMemory {
     /// Queues whose breakers are not at rest: other settings may let jobs out of them.
     pub(crate) fn guarded(&self) -> Vec<QueueName> {
         let queues = self.lock();
-        let guarded = queues.iter().filter(|(_, remembered)| {
-            remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_at_rest())
-        });
+        let guarded = queues
+            .iter()
+            .filter(|(_, remembered)| remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_at_rest()));
         guarded.map(|(name, _)| name.clone()).collect()
     }
 
     /// Nothing leaves the queue, as far as this process knows.
     pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
-        self.facts(queue)
-            .is_some_and(|facts| facts.queue.pause.is_some() || !facts.breaker.is_at_rest())
+        self.facts(queue).is_some_and(|facts| facts.queue.pause.is_some() || !facts.breaker.is_at_rest())
     }
 
-    pub(crate) fn half_open_told(&self, queue: &QueueName) -> u64 {
+    pub(crate) fn half_open_announced(&self, queue: &QueueName) -> u64 {
         self.lock().get(queue).map_or(0, |remembered| remembered.told_half_open)
     }
 
@@ -118,9 +88,9 @@ impl QueueMemory {
     /// The queues whose takes found no room for leases since this was last asked.
     pub(crate) fn take_full(&self) -> HashSet<QueueName> {
         let mut queues = self.lock();
-        let full = queues.iter_mut().filter_map(|(name, remembered)| {
-            std::mem::take(&mut remembered.leases_full).then(|| name.clone())
-        });
+        let full = queues
+            .iter_mut()
+            .filter_map(|(name, remembered)| std::mem::take(&mut remembered.leases_full).then(|| name.clone()));
         full.collect()
     }
 }
@@ -129,21 +99,17 @@ impl QueueMemory {
 #[derive(Debug)]
 pub struct CallContext<'a> {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) rng: Dice,
+    pub(crate) rng: Rng,
     pub(crate) memory: &'a QueueMemory,
     pub(crate) limits: StoreLimits,
-    /// To be told after the commit, in this order.
+    pub(crate) wanted: Wanted,
+    /// To be published after the commit, in this order.
     pub events: Vec<Event>,
 }
 
 impl<'a> CallContext<'a> {
-    pub fn new(
-        settings: Arc<Settings>,
-        seed: u64,
-        memory: &'a QueueMemory,
-        limits: StoreLimits,
-    ) -> Self {
-        Self { settings, rng: Dice::new(seed), memory, limits, events: Vec::new() }
+    pub fn new(settings: Arc<Settings>, seed: u64, memory: &'a QueueMemory, limits: StoreLimits) -> Self {
+        Self { settings, rng: Rng::new(seed), memory, limits, wanted: Wanted::ALL, events: Vec::new() }
     }
 
     pub(crate) fn queue(&self, name: &QueueName) -> Arc<QueueSettings> {
@@ -151,15 +117,9 @@ impl<'a> CallContext<'a> {
     }
 
     /// So many jobs of a queue are ready: as many as may leave it are available.
-    pub(crate) fn available(
-        &mut self,
-        queue: &QueueName,
-        facts: &QueueFacts,
-        ready: u64,
-        now: Timestamp,
-    ) {
-        let width = facts.admission(self.settings.queue(queue), now).width();
-        let jobs = width.min(usize::try_from(ready).unwrap_or(usize::MAX));
+    pub(crate) fn available(&mut self, queue: &QueueName, facts: &QueueFacts, ready: u64, now: Timestamp) {
+        let limit = facts.admission(self.settings.queue(queue), now).limit();
+        let jobs = limit.min(usize::try_from(ready).unwrap_or(usize::MAX));
         if jobs > 0 {
             self.events.push(Event::Available { queue: queue.clone(), jobs });
         }
@@ -180,24 +140,18 @@ impl<'a> CallContext<'a> {
         }
     }
 
-    pub(crate) fn breaker_moved(
-        &mut self,
-        queue: &QueueName,
-        kind: BreakerKind,
-        breaker: &Breaker,
-        now: Timestamp,
-    ) {
-        let settings = self.settings.queue(queue);
-        let settings = match kind {
-            BreakerKind::Work => &settings.breaker,
-            BreakerKind::DeadLetters => &settings.dead_letters.breaker,
-        };
-        self.events.push(Event::Breaker(BreakerNotice {
-            name: BreakerName { queue: queue.clone(), guarded: kind },
+    pub(crate) fn breaker_moved(&mut self, queue: &QueueName, kind: BreakerKind, breaker: &Breaker, now: Timestamp) {
+        if !self.wanted.has(EventKind::Breaker) {
+            return;
+        }
+        let name = BreakerName { queue: queue.clone(), kind };
+        let settings = self.settings.breaker(&name);
+        self.events.push(Event::Breaker(BreakerEvent {
             state: breaker.state(settings, now),
             probe_at: breaker.probe_at(settings, now),
             error: breaker.last_error.clone(),
             forced: breaker.forced.clone(),
+            name,
         }));
     }
 
@@ -205,7 +159,7 @@ impl<'a> CallContext<'a> {
     pub(crate) fn new_version(&mut self, breaker: &Breaker) -> crate::store::storage::Version {
         use crate::store::storage::{GroupState, Version};
         let state = if breaker.is_at_rest() { GroupState::Free } else { GroupState::NeedsRule };
-        let random = (self.rng.roll() | 1).to_be_bytes();
+        let random = (self.rng.next_u64() | 1).to_be_bytes();
         Version { state, epoch: epoch(breaker), random }
     }
 }
@@ -222,21 +176,14 @@ pub(crate) fn overtaken() -> StoreError {
 
 /// What a verb expects of an engine was not there.
 pub(crate) fn inconsistent(what: &str) -> StoreError {
-    StoreError::Unavailable(format!("the store is inconsistent: {what}; run redrive audit"))
+    StoreError::Unavailable(format!("the store is inconsistent: {what}; run redrive verify"))
 }
 
 /// A call of several parts failed after some of them were applied.
 pub(crate) fn after_some(error: StoreError, begun: bool) -> StoreError {
     match error {
         error @ (StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_)) => error,
-        error if begun => {
-            StoreError::OutcomeUnknown(format!("a part was carried out, then: {error}"))
-        }
+        error if begun => StoreError::OutcomeUnknown(format!("a part was carried out, then: {error}")),
         error => error,
     }
-}
-
-/// Whether a record could be read, as facts need it: damage counts as nothing.
-pub(crate) fn record<T: Default>(read: crate::queue::encoding::Read<T>) -> Result<T, StoreError> {
-    records::readable(read).map(Option::unwrap_or_default)
 }

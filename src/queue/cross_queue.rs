@@ -13,220 +13,122 @@ mod move_record;
 
 pub(super) use arrive::{Arrival, arrive_all};
 pub(crate) use move_record::is_moved_away;
+pub(super) use move_record::{Step, read_move};
 
-use super::{
-    bulk::{self, Decision, Fate, Known, Part},
-    context::{CallContext, overtaken},
-    facts::JobFacts,
-    records::{self, DeadRecord},
-    removal::{Belongings, LetterFacts, Owner},
-    requeue::candidates,
-    state_changes::{Changes, Total},
-};
-use crate::{
-    domain::{ids::QueueName, job::DeadReason},
-    store::{
-        REPLY_KEPT, SkipReason, StoreError,
-        storage::{Applied, Entry, Fence, Found, Index, Read, Reads, RecordKey, Storage, Table},
-    },
-};
-use arrive::TargetFacts;
-use bytes::Bytes;
-use move_record::{Begun, MoveRecord, moves};
+use super::answers::scan;
+use super::bulk;
+use super::context::CallContext;
+use super::facts::Rounds;
+use super::queues::all_queues;
+use super::records::read_if;
+use super::removal::{LetterFacts, remove_letters};
+use super::select::DeadEntry;
+use super::state_changes::{Changes, Total};
+use crate::domain::{QueueName, Timestamp};
+use crate::queue::{REPLY_KEPT, SkipReason};
+use crate::store::Result;
+use crate::store::storage::{Applied, Entry, Fence, Index, Reads, RecordKey, Storage, Table};
+use move_record::{MoveRecord, moves};
 use std::time::Duration;
 
 /// A move that was begun so long ago is completed by the sweep.
 const COMPLETED_AFTER: Duration = Duration::from_secs(10);
 /// Jobs of one batch: each may have 52 records of its history.
-const JOBS_MAX: usize = 50;
-/// How often others may overtake a batch before the call gives up.
-const ROUNDS_MAX: usize = 50;
+pub(super) const JOBS_MAX: usize = 50;
 
-// ---- begin ----
-
-/// Begins the moves of as many as one batch takes.
-pub(super) async fn decide<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    part: Part<'_>,
-    to: &QueueName,
-    keep_attempts: bool,
-    known: &mut Known,
-    changes: &mut Changes,
-) -> Result<Vec<Decision>, StoreError> {
-    let Part { queue, items, dry_run, budget } = part;
-    let items = &items[..items.len().min(JOBS_MAX)];
-    let letters: Vec<_> = items.iter().filter_map(|item| item.letter).collect();
-    let facts = LetterFacts::read(store, queue, &letters).await?;
-    let candidates = candidates(store, queue, items, &facts, budget).await?;
-    let jobs: Vec<_> = candidates
-        .iter()
-        .map(|it| it.as_ref().map_or((0, None), |it| (it.facts.letter.number, it.spec.as_ref())))
-        .collect();
-    let target = TargetFacts::read(store, to, &jobs).await?;
-    let due = store.now().after(COMPLETED_AFTER);
-    let mut begun = false;
-    let mut decisions = Vec::with_capacity(candidates.len());
-    for (at, (item, candidate)) in items.iter().zip(&candidates).enumerate() {
-        let Some(candidate) = candidate else {
-            decisions.push(item.missing());
-            continue;
-        };
-        let letter = &candidate.facts.letter;
-        let refusal = match (&candidate.spec, &target.marks[at]) {
-            _ if known.gone.contains(&letter.number) => Some(SkipReason::JobNotFound),
-            (None, _) => Some(SkipReason::DataCorrupt),
-            (_, Some((MoveRecord::Refused { reason, .. }, _))) => Some(*reason),
-            (Some(spec), _) => target.refusal(at, spec, &known.keys),
-        };
-        if let Some(reason) = refusal {
-            decisions.push(candidate.skipped(reason));
-            continue;
-        }
-        known.gone.insert(letter.number);
-        known.keys.extend(candidate.spec.as_ref().and_then(|spec| spec.key.clone()));
-        decisions.push(candidate.decision(Fate::Done));
-        if dry_run {
-            continue;
-        }
-        begun = true;
+/// Begins the moves of these.
+pub(super) fn begin(
+    cx: &mut CallContext<'_>, source: &QueueName, letters: &[DeadEntry], to: &QueueName, keep_attempts: bool,
+    now: Timestamp, changes: &mut Changes,
+) {
+    let due = now.after(COMPLETED_AFTER);
+    for letter in letters {
         changes.fence(Fence::At(letter.index, letter.entry()));
         changes.fence(Fence::Absent(Table::Move, RecordKey::Number(letter.number)));
-        let begun = Begun {
-            to: to.clone(),
-            keep_attempts,
-            overflow: letter.index == Index::Overflow,
-            death: letter.death,
-            due,
-        };
-        MoveRecord::Begun(begun).put(letter.number, None, changes);
+        let step = Step::Begun { keep_attempts, index: letter.index, death: letter.death };
+        MoveRecord { other: to.clone(), due, step }.put(letter.number, None, changes);
     }
-    if begun {
-        cx.due(queue, due);
+    if !letters.is_empty() {
+        cx.due(source, due);
     }
-    Ok(decisions)
 }
-
-// ---- leave ----
 
 /// What the source does about arrivals, for a batch: what has arrived is removed, what could not is a dead letter again.
 /// For each whether it has left, or why not.
 pub(super) async fn leave<S: Reads>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    source: &QueueName,
-    arrivals: &[Arrival],
-    changes: &mut Changes,
-) -> Result<Vec<Result<(), SkipReason>>, StoreError> {
-    let records = moves(store, source, arrivals.iter().map(|it| it.number)).await?;
-    let mut leaving = Vec::new();
+    store: &mut S, cx: &mut CallContext<'_>, source: &QueueName, arrivals: &[Arrival], changes: &mut Changes,
+) -> Result<Vec<Result<(), SkipReason>>> {
+    let numbers: Vec<_> = arrivals.iter().map(|it| it.number).collect();
+    let records = moves(store, source, &numbers).await?;
+    let (mut letters, mut leaving) = (Vec::new(), Vec::new());
     let mut left = Vec::with_capacity(arrivals.len());
     for (arrival, record) in arrivals.iter().zip(records) {
         // A move that another call has begun since is that call's.
         let record = record.filter(|(record, bytes)| {
-            !matches!(record, MoveRecord::Begun(_)) || arrival.begun.as_ref() == Some(bytes)
+            !matches!(record.step, Step::Begun { .. }) || arrival.begun.as_ref() == Some(bytes)
         });
-        left.push(match (record, arrival.refused) {
-            (Some((MoveRecord::Left { .. }, _)), _) => Ok(()),
-            (Some((before @ MoveRecord::Begun(_), bytes)), Some(reason)) => {
-                let key = RecordKey::Number(arrival.number);
-                changes.fence(Fence::Is(Table::Move, key, bytes));
-                before.delete(arrival.number, changes);
+        let number = arrival.number;
+        left.push(match (record.map(|(record, bytes)| (record.step, record, bytes)), arrival.refused) {
+            (Some((Step::Left, ..)), _) => Ok(()),
+            (Some((Step::Begun { .. }, before, bytes)), Some(reason)) => {
+                changes.fence(Fence::Is(Table::Move, RecordKey::Number(number), bytes));
+                before.delete(number, changes);
                 Err(reason)
             }
-            (Some((MoveRecord::Begun(begun), bytes)), None) => {
-                leaving.push((arrival.number, begun, bytes));
+            (Some((Step::Begun { index, death, .. }, before, bytes)), None) => {
+                letters.push(DeadEntry { index, death, number });
+                leaving.push((before, bytes));
                 Ok(())
             }
             // Another server has given it up.
             (_, refused) => Err(refused.unwrap_or(SkipReason::JobNotFound)),
         });
     }
-    let settings = cx.queue(source);
-    let until = store.now().after(settings.max_run_time.max(REPLY_KEPT));
-    let tables = [Table::Job, Table::History, Table::Dead];
-    let reads: Vec<_> = leaving
-        .iter()
-        .flat_map(|(number, ..)| {
-            tables.map(|table| Read::Record(table, RecordKey::Number(*number)))
-        })
-        .collect();
-    if reads.is_empty() {
-        return Ok(left);
-    }
-    let mut found = store.read(source, &reads).await?.unwrap_or_default().into_iter();
-    let mut next = || found.next().and_then(Found::record);
-    let mut jobs: Vec<(JobFacts, Option<Bytes>, Option<DeadRecord>)> = Vec::new();
-    for (number, ..) in &leaving {
-        let (job, history, dead) = (next(), next(), next());
-        let facts = JobFacts::of(*number, job.as_ref(), history.as_ref())?;
-        let dead = dead.map(|it| records::readable(records::read_dead(&it))).transpose()?;
-        jobs.push((facts, job, dead.flatten().map(|(_, record)| record)));
-    }
-    let owners: Vec<_> = jobs
-        .iter()
-        .map(|(job, record, dead)| {
-            let damaged = dead.as_ref().is_none_or(|dead| dead.reason == DeadReason::Corrupt);
-            Owner { job, record: record.as_ref(), damaged, has_key: true }
-        })
-        .collect();
-    let belongings = Belongings::find(store, source, &owners).await?;
-    for (((number, begun, bytes), (_, _, dead)), belongings) in
-        leaving.into_iter().zip(&jobs).zip(belongings)
-    {
-        changes.fence(Fence::Is(Table::Move, RecordKey::Number(number), bytes));
-        changes.leave_dead(&begun.letter(number), dead.as_ref());
-        belongings.remove(changes);
-        let gone = MoveRecord::Left { to: begun.to.clone(), until };
-        gone.put(number, Some(&MoveRecord::Begun(begun)), changes);
+    let due = store.now().after(cx.queue(source).max_run_time.max(REPLY_KEPT));
+    let mut facts = LetterFacts::read(store, source, &letters).await?;
+    for (facts, (before, bytes)) in facts.iter_mut().zip(leaving) {
+        facts.moving = Some(bytes);
+        let gone = MoveRecord { due, step: Step::Left, ..before.clone() };
+        gone.put(facts.letter.number, Some(&before), changes);
         changes.add(Total::Requeued, 1);
         changes.add(Total::MovedOut, 1);
     }
+    let letters: Vec<_> = facts.iter().collect();
+    remove_letters(store, source, &letters, changes).await?;
     Ok(left)
 }
-
-// ---- the sweep ----
 
 /// Moves of this queue whose records are due in `Expires`, with their entries: those that were interrupted are completed, and the
 /// records of those that are long over are removed.
 pub(crate) async fn finish_moves<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    queue: &QueueName,
-    due: &[(u64, Entry)],
-) -> Result<(), StoreError> {
-    if due.is_empty() {
-        return Ok(());
-    }
-    let records = moves(store, queue, due.iter().map(|(number, _)| *number)).await?;
-    let mut over = Vec::new();
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, due: &[(u64, Entry)],
+) -> Result<()> {
+    let numbers: Vec<_> = due.iter().map(|(number, _)| *number).collect();
+    let records = moves(store, queue, &numbers).await?;
     for ((number, entry), record) in due.iter().zip(records) {
-        let number = *number;
-        match &record {
-            // Not yet: its entry was written again after it was read.
-            Some((record, _)) if record.entry(number) != *entry => continue,
-            Some((MoveRecord::Begun(_), _)) => {
-                complete(store, cx, queue, number).await?;
-                continue;
-            }
-            // As long as the source has not noticed, the mark keeps the job from arriving twice.
-            Some((MoveRecord::Arrived { from, .. }, _)) => {
-                let at_source = moves(store, from, std::iter::once(number)).await?;
-                if let Some(Some((MoveRecord::Begun(_), _))) = at_source.first() {
-                    complete(store, cx, from, number).await?;
-                }
-            }
-            _ => {}
-        }
-        over.push((number, entry, record));
-    }
-    for (number, entry, record) in over {
-        let key = RecordKey::Number(number);
+        let (number, key) = (*number, RecordKey::Number(*number));
         let mut changes = Changes::default();
-        changes.fence(Fence::At(Index::Expires, entry.clone()));
-        if let Some((_, bytes)) = record {
+        if let Some((record, bytes)) = record {
+            match record.step {
+                // Not yet: its entry was written again after it was read.
+                _ if record.entry(number) != *entry => continue,
+                Step::Begun { .. } => {
+                    complete(store, cx, queue, number).await?;
+                    continue;
+                }
+                // As long as the source has not noticed, the mark keeps the job from arriving twice.
+                Step::Arrived => {
+                    if let [Some((MoveRecord { step: Step::Begun { .. }, .. }, _))] =
+                        moves(store, &record.other, &[number]).await?[..]
+                    {
+                        complete(store, cx, &record.other, number).await?;
+                    }
+                }
+                Step::Left | Step::Refused(_) => {}
+            }
             changes.fence(Fence::Is(Table::Move, key.clone(), bytes));
         }
+        changes.fence(Fence::At(Index::Expires, entry.clone()));
         changes.remove(Index::Expires, entry.clone());
         // A damaged one goes as well.
         changes.delete(Table::Move, key);
@@ -237,14 +139,11 @@ pub(crate) async fn finish_moves<S: Storage>(
 }
 
 /// One move that was interrupted.
-async fn complete<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    source: &QueueName,
-    number: u64,
-) -> Result<(), StoreError> {
+async fn complete<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, source: &QueueName, number: u64) -> Result<()> {
     let arrivals = arrive_all(store, cx, source, &[number]).await?;
-    for _ in 0..ROUNDS_MAX {
+    let mut rounds = Rounds::default();
+    loop {
+        rounds.next()?;
         let mut changes = Changes::default();
         leave(store, cx, source, &arrivals, &mut changes).await?;
         if changes.is_empty() {
@@ -256,30 +155,18 @@ async fn complete<S: Storage>(
             Applied::Changed(_) => {}
         }
     }
-    Err(overtaken())
 }
 
 /// How many jobs are on their way from one queue to another.
-pub(crate) async fn moving<S: Reads>(store: &mut S) -> Result<u64, StoreError> {
-    const PAGE: usize = 500;
-    let (mut count, mut after) = (0, None);
-    loop {
-        let queues = store.queues(after.as_ref(), PAGE).await?;
-        let Some(last) = queues.last() else { return Ok(count) };
-        after = Some(last.clone());
-        for queue in &queues {
-            let mut scanned: Option<RecordKey> = None;
-            loop {
-                let read = [Read::Scan(Table::Move, scanned.take(), PAGE)];
-                let found = store.read(queue, &read).await?.unwrap_or_default();
-                let records = found.into_iter().next().map(Found::scanned).unwrap_or_default();
-                let Some((key, _)) = records.last() else { break };
-                scanned = Some(key.clone());
-                for (_, record) in &records {
-                    let moved = records::readable(MoveRecord::read(record))?;
-                    count += u64::from(matches!(moved, Some(MoveRecord::Begun(_))));
-                }
-            }
-        }
+pub(crate) async fn moving<S: Reads>(store: &mut S) -> Result<u64> {
+    let mut count = 0;
+    for queue in all_queues(store).await? {
+        let each = |_, record| {
+            let moved = read_if(Some(&record), MoveRecord::read)?;
+            count += u64::from(matches!(moved, Some(MoveRecord { step: Step::Begun { .. }, .. })));
+            Ok(())
+        };
+        scan(store, &queue, Table::Move, each).await?;
     }
+    Ok(count)
 }

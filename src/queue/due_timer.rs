@@ -3,13 +3,10 @@
 //! A claim promotes what is due by itself, and needs no sweep before it. A thread of its own, because it sleeps to a fraction of a
 //! millisecond and notifies while an engine waits for its disk: the claim is then there for the next transaction.
 
-use crate::domain::{ids::QueueName, time::Timestamp};
-use std::{
-    io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
-    time::Duration,
-};
+use crate::domain::{QueueName, Timestamp};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
 
 /// A machine that was suspended has slept for longer than its threads think.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
@@ -30,7 +27,7 @@ struct Shared {
 #[derive(Default)]
 struct Next {
     due: Option<Due>,
-    /// As it was last set: nothing is told twice.
+    /// As it was last set: nothing is set twice.
     set: Option<Due>,
     over: bool,
 }
@@ -38,8 +35,7 @@ struct Next {
 impl DueTimer {
     /// `until`: how long it is until then, by store time. `notify`: a job of this queue is due.
     pub(crate) fn start(
-        until: impl Fn(Timestamp) -> Duration + Send + 'static,
-        notify: impl Fn(&QueueName) + Send + 'static,
+        until: impl Fn(Timestamp) -> Duration + Send + 'static, notify: impl Fn(&QueueName) + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let here = shared.clone();
@@ -60,9 +56,7 @@ impl DueTimer {
         }
         next.set.clone_from(&due);
         // A thread that sleeps too short looks again by itself.
-        let earlier = due
-            .as_ref()
-            .is_some_and(|(at, _)| next.due.as_ref().is_none_or(|(before, _)| at < before));
+        let earlier = due.as_ref().is_some_and(|(at, _)| next.due.as_ref().is_none_or(|(before, _)| at < before));
         next.due = due;
         drop(next);
         if earlier {

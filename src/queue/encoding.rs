@@ -1,6 +1,7 @@
 //! How values become bytes: varints, texts with their length before them, ids, and tagged fields that older readers skip.
 
-use crate::domain::ids::JobId;
+use crate::domain::{JobId, Timestamp};
+use std::time::Duration;
 
 /// Why a record cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +16,7 @@ use Unreadable::Damaged;
 
 pub(crate) type Read<T> = Result<T, Unreadable>;
 
-/// The format of the records that this server writes.
-pub(crate) const FORMAT: u8 = 1;
+pub(crate) use crate::store::storage::FORMAT;
 
 const CRC_BYTES: usize = 4;
 
@@ -59,6 +59,16 @@ pub(crate) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     put_u64(out, value.map_or(0, |value| value.saturating_add(1)));
 }
 
+pub(crate) fn put_list<T>(out: &mut Vec<u8>, items: &[T], one: impl Fn(&mut Vec<u8>, &T)) {
+    put_u64(out, items.len() as u64);
+    items.iter().for_each(|item| one(out, item));
+}
+
+/// One byte: the place of the value in this table, from one on.
+pub(crate) fn put_place<T: PartialEq>(out: &mut Vec<u8>, table: &[T], value: &T) {
+    out.push(table.iter().position(|known| known == value).map_or(0, |at| at as u8 + 1));
+}
+
 /// Reads from the front.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
@@ -94,9 +104,40 @@ impl<'a> Reader<'a> {
         Ok(self.u64()?.checked_sub(1))
     }
 
+    pub(crate) fn option_time(&mut self) -> Read<Option<Timestamp>> {
+        Ok(self.option()?.map(Timestamp::from_millis))
+    }
+
+    pub(crate) fn option_duration(&mut self) -> Read<Option<Duration>> {
+        Ok(self.option()?.map(Duration::from_millis))
+    }
+
+    pub(crate) fn time(&mut self) -> Read<Timestamp> {
+        self.u64().map(Timestamp::from_millis)
+    }
+
     pub(crate) fn f64(&mut self) -> Read<f64> {
-        let bytes = self.take(8)?.try_into().map_err(|_| Damaged)?;
-        Ok(f64::from_le_bytes(bytes))
+        self.array().map(f64::from_le_bytes)
+    }
+
+    /// Four and eight bytes, most significant first.
+    pub(crate) fn be32(&mut self) -> Read<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn be64(&mut self) -> Read<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// From [`put_place`].
+    pub(crate) fn place<T: Copy>(&mut self, table: &[T]) -> Read<T> {
+        let at = usize::from(self.u8()?).checked_sub(1).ok_or(Damaged)?;
+        table.get(at).copied().ok_or(Damaged)
+    }
+
+    pub(crate) fn list<T, L: FromIterator<T>>(&mut self, mut item: impl FnMut(&mut Self) -> Read<T>) -> Read<L> {
+        let count = self.u64()?;
+        (0..count).map(|_| item(self)).collect()
     }
 
     pub(crate) fn bytes(&mut self) -> Read<&'a [u8]> {
@@ -105,15 +146,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&mut self) -> Read<String> {
-        std::str::from_utf8(self.bytes()?).map(str::to_owned).map_err(|_| Damaged)
+        Reader(self.bytes()?).rest_text()
     }
 
     pub(crate) fn id(&mut self) -> Read<JobId> {
         match self.u8()? {
-            0 => {
-                let uuid = self.take(16)?.try_into().map_err(|_| Damaged)?;
-                Ok(JobId::Uuid(u128::from_be_bytes(uuid)))
-            }
+            0 => Ok(JobId::Uuid(u128::from_be_bytes(self.array()?))),
             1 => Ok(JobId::Text(self.text()?.into())),
             _ => Err(Damaged),
         }
@@ -139,10 +177,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The tagged fields up to the end. Those that `known` returns `false` for are kept as they are, for a rewrite.
-    pub(crate) fn fields(
-        &mut self,
-        mut known: impl FnMut(u8, Reader<'a>) -> Read<bool>,
-    ) -> Read<Unknown> {
+    pub(crate) fn fields(&mut self, mut known: impl FnMut(u8, Reader<'a>) -> Read<bool>) -> Read<Unknown> {
         let mut unknown = Unknown::default();
         while !self.0.is_empty() {
             let before = self.0;
@@ -181,9 +216,11 @@ pub(crate) fn put_field(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
 }
 
 pub(crate) fn put_field_u64(out: &mut Vec<u8>, tag: u8, value: u64) {
-    let mut bytes = Vec::with_capacity(10);
-    put_u64(&mut bytes, value);
-    put_field(out, tag, &bytes);
+    out.extend_from_slice(&[tag, 0]);
+    let from = out.len();
+    put_u64(out, value);
+    // Ten bytes at most: their number takes one.
+    out[from - 1] = (out.len() - from) as u8;
 }
 
 /// Adds a checksum over the record and what belongs to it elsewhere.

@@ -3,22 +3,14 @@
 mod earlier;
 mod item;
 
-use super::{
-    context::{CallContext, after_some, overtaken},
-    facts::QueueFacts,
-    state_changes::{Changes, Total},
-};
-use crate::{
-    domain::{
-        ids::QueueName,
-        job::{NewJob, Sameness, State},
-        time::Timestamp,
-    },
-    store::{
-        Enqueued, Refused, StoreError,
-        storage::{Applied, Done, Fence, Index, Len, Storage, Table},
-    },
-};
+use super::context::{CallContext, after_some, overtaken};
+use super::facts::QueueFacts;
+use super::refusal::Refusal;
+use super::state_changes::{Changes, Total};
+use crate::domain::{NewJob, QueueName, Sameness, State, Timestamp};
+use crate::queue::Enqueued;
+use crate::store::Result;
+use crate::store::storage::{Applied, Done, Fence, Index, Len, Storage, Table};
 use item::{Chunk, Item};
 use std::collections::HashMap;
 
@@ -31,10 +23,9 @@ const JOINT_ROUNDS: usize = 2;
 const ROUNDS_MAX: usize = 50;
 
 /// What does not count against the depth limit.
-const NOT_IN_DEPTH: [Len; 3] =
-    [Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed)];
+const NOT_IN_DEPTH: [Len; 3] = [Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed)];
 
-type Answer = Result<Enqueued, Refused>;
+type Answer = Result<Enqueued, Refusal>;
 
 /// A job on its way in. Made before a call is handed to the writer, which has other things to do than hashing bodies.
 #[derive(Clone, Debug)]
@@ -59,10 +50,8 @@ impl Incoming {
 
 /// Adds jobs; each is added or refused by itself. Answers are in the order of the jobs.
 pub(crate) async fn enqueue<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    jobs: Vec<Incoming>,
-) -> Result<Vec<Answer>, StoreError> {
+    store: &mut S, cx: &mut CallContext<'_>, jobs: Vec<Incoming>,
+) -> Result<Vec<Answer>> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -123,20 +112,19 @@ struct Adding<'c, 'a, S> {
 }
 
 impl<S: Storage> Adding<'_, '_, S> {
-    async fn add_chunk(&mut self, chunk: Chunk) -> Result<(), StoreError> {
+    async fn add_chunk(&mut self, chunk: Chunk) -> Result<()> {
         let Chunk { items, again, apart, .. } = chunk;
         if let Err(error) = self.add_all(items, apart).await {
             return Err(after_some(error, self.begun));
         }
         for (at, other) in again {
             let answer = self.answers[other].clone();
-            self.answers[at] =
-                answer.map(|it| it.map(|first| Enqueued { deduplicated: true, ..first }));
+            self.answers[at] = answer.map(|it| it.map(|first| Enqueued { deduplicated: true, ..first }));
         }
         Ok(())
     }
 
-    async fn add_all(&mut self, items: Vec<Item>, apart: Vec<Item>) -> Result<(), StoreError> {
+    async fn add_all(&mut self, items: Vec<Item>, apart: Vec<Item>) -> Result<()> {
         let left = self.add(items, JOINT_ROUNDS).await?;
         for item in left.into_iter().chain(apart) {
             let left = self.add(vec![item], ROUNDS_MAX).await?;
@@ -148,7 +136,7 @@ impl<S: Storage> Adding<'_, '_, S> {
     }
 
     /// Adds them in one batch. Those that are not answered after so many rounds come back.
-    async fn add(&mut self, mut items: Vec<Item>, rounds: usize) -> Result<Vec<Item>, StoreError> {
+    async fn add(&mut self, mut items: Vec<Item>, rounds: usize) -> Result<Vec<Item>> {
         for _ in 0..rounds {
             if items.is_empty() {
                 break;
@@ -159,7 +147,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             match self.store.apply(&self.queue, &batch).await? {
                 Applied::Done(done) => {
                     self.begun = true;
-                    self.tell(&items, &done, made_ready).await?;
+                    self.announce(&items, &done, made_ready).await?;
                     for item in items {
                         self.answers[item.at] = Some(item.added());
                     }
@@ -173,7 +161,7 @@ impl<S: Storage> Adding<'_, '_, S> {
                     let limit = self.cx.limits.queues;
                     if !self.store.register(&self.queue, limit).await? {
                         for item in items {
-                            self.answers[item.at] = Some(Err(Refused::TooManyQueues { limit }));
+                            self.answers[item.at] = Some(Err(Refusal::TooManyQueues { limit }));
                         }
                         return Ok(Vec::new());
                     }
@@ -199,16 +187,9 @@ impl<S: Storage> Adding<'_, '_, S> {
         (changes, fences)
     }
 
-    async fn tell(
-        &mut self,
-        items: &[Item],
-        done: &Done,
-        made_ready: bool,
-    ) -> Result<(), StoreError> {
-        if made_ready
-            && let Some(facts) = QueueFacts::remembered(self.store, &self.queue, self.cx).await?
-        {
-            self.cx.available(&self.queue, &facts, done.ready, self.now);
+    async fn announce(&mut self, items: &[Item], done: &Done, made_ready: bool) -> Result<()> {
+        if made_ready {
+            QueueFacts::tell_ready(self.store, &self.queue, self.cx, done.ready, self.now).await?;
         }
         let scheduled = items.iter().filter(|item| item.state == State::Scheduled);
         if let Some(at) = scheduled.map(|item| item.spec.run_at).min() {
@@ -220,6 +201,3 @@ impl<S: Storage> Adding<'_, '_, S> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,29 +1,47 @@
 //! Facts: what a decision is made from, as it was read.
 
-use super::{
-    context::{CallContext, epoch, record},
-    records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts},
-    state_changes::{FIRST_FAILURE, LAST_FAILURE},
+use super::answers::{Answers, ask, ask_if_there, by_name, first_of, numbered};
+use super::context::{CallContext, epoch, overtaken};
+use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
+use super::state_changes::{FIRST_FAILURE, LAST_FAILURE};
+use crate::domain::{
+    Admission, Breaker, Failure, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec, Timestamp,
 };
-use crate::{
-    domain::{
-        breaker::{Breaker, Gate, Tally},
-        failure::Failure,
-        ids::QueueName,
-        job::{Progress, Sameness, Spec},
-        settings::QueueSettings,
-        time::Timestamp,
-    },
-    store::{
-        Depths, StoreError,
-        storage::{
-            Counter, CounterGroup, Entry, Fence, Found, Index, Len, Mark, Member, NO_GROUP, Read,
-            Reads, RecordKey, Table, Version, WHOLE_QUEUE, flag,
-        },
-    },
+use crate::queue::Depths;
+use crate::store::Result;
+use crate::store::storage::{
+    CounterGroup, Entry, Fence, Index, Len, Mark, Member, NO_GROUP, Read, Reads, RecordKey, Table, Version,
+    WHOLE_QUEUE, flag,
 };
 use bytes::Bytes;
 use std::{collections::HashMap, sync::Arc};
+
+/// How often others may overtake a call before it gives up.
+const ROUNDS_MAX: usize = 50;
+/// So often as one batch; from then on one batch for each job.
+const JOINT_ROUNDS: usize = 3;
+
+/// Rounds of a call that reads again because its facts were old.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds(usize);
+
+impl Rounds {
+    /// One more round.
+    pub(crate) fn next(&mut self) -> Result<()> {
+        self.0 += 1;
+        if self.0 > ROUNDS_MAX { Err(overtaken()) } else { Ok(()) }
+    }
+
+    /// Jobs of the next batch, where every round was lost.
+    pub(crate) fn width(&self) -> usize {
+        if self.0 < JOINT_ROUNDS { usize::MAX } else { 1 }
+    }
+
+    /// A batch was applied; the next one begins as it did.
+    pub(crate) fn won(&mut self) {
+        self.0 = if self.0 < JOINT_ROUNDS { 0 } else { JOINT_ROUNDS };
+    }
+}
 
 // ---- the queue ----
 
@@ -43,56 +61,42 @@ pub(crate) struct QueueFacts {
 const PROBES_MAX: usize = 1_000;
 
 impl QueueFacts {
-    pub(crate) const READS: usize = 5;
-
-    pub(crate) fn reads() -> [Read; Self::READS] {
+    pub(crate) fn reads() -> [Read; 5] {
         let record = |table, group| Read::Record(table, RecordKey::Group(group));
         [
             record(Table::Version, WHOLE_QUEUE),
             record(Table::Version, NO_GROUP),
             Read::Record(Table::Queue, RecordKey::Only),
             record(Table::Breaker, NO_GROUP),
-            range(Index::Probe, None, PROBES_MAX),
+            first_of(Index::Probe, PROBES_MAX),
         ]
     }
 
-    pub(crate) fn found(found: &mut impl Iterator<Item = Found>) -> Result<Self, StoreError> {
-        let mut next = || found.next().unwrap_or(Found::Record(None));
-        let whole = Version::read(next().record().as_deref());
-        let version = Version::read(next().record().as_deref());
-        let queue_record = next().record();
-        let queue =
-            queue_record.as_deref().map(|it| record(records::read_queue(it))).transpose()?;
-        let breaker = next().record();
-        let breaker = breaker.as_deref().map(|it| record(records::read_breaker(it))).transpose()?;
-        let breaker = breaker.unwrap_or_default();
+    pub(crate) fn found(found: &mut Answers) -> Result<Self> {
+        let whole = Version::read(found.record().as_deref());
+        let version = Version::read(found.record().as_deref());
+        let queue_record = found.record();
+        let queue = read_if(queue_record.as_ref(), records::read_queue)?.unwrap_or_default();
+        let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
         let current = epoch(&breaker);
         let started = |entry: Entry| match entry.member {
-            Member::Probe { epoch, .. } if epoch == current => {
-                Some(Timestamp::from_millis(entry.score))
-            }
+            Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
             _ => None,
         };
-        let probes = next().entries().into_iter().filter_map(started).collect();
-        let queue = queue.unwrap_or_default();
+        let probes = found.entries().into_iter().filter_map(started).collect();
         Ok(Self { whole, version, queue, queue_record, breaker, probes })
     }
 
     /// As the store has them now. None: there is no such queue.
-    pub(crate) async fn read<S: Reads>(
-        store: &mut S,
-        queue: &QueueName,
-    ) -> Result<Option<Self>, StoreError> {
-        let Some(found) = store.read(queue, &Self::reads()).await? else { return Ok(None) };
-        Self::found(&mut found.into_iter()).map(Some)
+    pub(crate) async fn read<S: Reads>(store: &mut S, queue: &QueueName) -> Result<Option<Self>> {
+        let found = ask_if_there(store, queue, &Self::reads()).await?;
+        found.map(|mut found| Self::found(&mut found)).transpose()
     }
 
     /// The same, remembered.
     pub(crate) async fn read_anew<S: Reads>(
-        store: &mut S,
-        queue: &QueueName,
-        cx: &CallContext<'_>,
-    ) -> Result<Option<Arc<Self>>, StoreError> {
+        store: &mut S, queue: &QueueName, cx: &CallContext<'_>,
+    ) -> Result<Option<Arc<Self>>> {
         let facts = Self::read(store, queue).await?.map(Arc::new);
         match &facts {
             Some(facts) => cx.memory.remember(queue, facts.clone()),
@@ -101,29 +105,41 @@ impl QueueFacts {
         Ok(facts)
     }
 
-    /// As they are remembered, or else as the store has them: for what is fenced by versions, or only told.
+    /// As they are remembered, or else as the store has them: for what is fenced by versions, or only published.
     pub(crate) async fn remembered<S: Reads>(
-        store: &mut S,
-        queue: &QueueName,
-        cx: &CallContext<'_>,
-    ) -> Result<Option<Arc<Self>>, StoreError> {
+        store: &mut S, queue: &QueueName, cx: &CallContext<'_>,
+    ) -> Result<Option<Arc<Self>>> {
         match cx.memory.facts(queue) {
             Some(facts) => Ok(Some(facts)),
             None => Self::read_anew(store, queue, cx).await,
         }
     }
 
+    /// So many jobs of a queue are ready: those that may leave it are published.
+    pub(crate) async fn tell_ready<S: Reads>(
+        store: &mut S, queue: &QueueName, cx: &mut CallContext<'_>, ready: u64, now: Timestamp,
+    ) -> Result<()> {
+        if let Some(facts) = Self::remembered(store, queue, cx).await? {
+            cx.available(queue, &facts, ready, now);
+        }
+        Ok(())
+    }
+
     pub(crate) fn is_paused(&self, now: Timestamp) -> bool {
         self.queue.pause.as_ref().is_some_and(|pause| pause.holds(now))
     }
 
+    /// When its pause ends by the clock.
+    pub(crate) fn paused_until(&self) -> Option<Timestamp> {
+        self.queue.pause.as_ref()?.until
+    }
+
     /// What may leave the queue now.
-    pub(crate) fn admission(&self, settings: &QueueSettings, now: Timestamp) -> Gate<'_> {
+    pub(crate) fn admission(&self, settings: &QueueSettings, now: Timestamp) -> Admission<'_> {
         if self.is_paused(now) {
-            let until = self.queue.pause.as_ref().and_then(|pause| pause.until);
-            return Gate::Held { until };
+            return Admission::Held { until: self.paused_until() };
         }
-        self.breaker.gate(&settings.breaker, self.probes.iter().copied(), now)
+        self.breaker.admission(&settings.breaker, self.probes.iter().copied(), now)
     }
 
     /// Holds while the record of the queue is this one.
@@ -140,26 +156,20 @@ pub(crate) fn record_fence(table: Table, key: RecordKey, found: Option<&Bytes>) 
     }
 }
 
-pub(crate) fn range(index: Index, up_to: Option<u64>, limit: usize) -> Read {
-    Read::Range { index, after: None, up_to, limit, reverse: false }
-}
-
 // ---- what a closed breaker has counted ----
 
 /// Counts of outcomes under one epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutcomeFacts {
     record: Option<Bytes>,
-    pub(crate) tally: Tally,
+    pub(crate) outcome_stats: OutcomeStats,
     epoch: u32,
     succeeded: u64,
 }
 
 impl OutcomeFacts {
-    pub(crate) const READS: usize = 3;
-
     /// `epoch`: of the deliveries that ended. Outcomes of another one count nowhere.
-    pub(crate) fn reads(epoch: u32) -> [Read; Self::READS] {
+    pub(crate) fn reads(epoch: u32) -> [Read; 3] {
         [
             Read::Record(Table::Outcomes, RecordKey::Only),
             Read::Counters(CounterGroup::Succeeded(epoch)),
@@ -167,22 +177,18 @@ impl OutcomeFacts {
         ]
     }
 
-    pub(crate) fn found(
-        epoch: u32,
-        found: &mut impl Iterator<Item = Found>,
-    ) -> Result<Self, StoreError> {
-        let mut next = || found.next().unwrap_or(Found::Record(None));
-        let raw = next().record();
-        let succeeded: i64 = next().counters().into_iter().map(|(_, count)| count).sum();
+    pub(crate) fn found(epoch: u32, found: &mut Answers) -> Result<Self> {
+        let record = found.record();
+        let succeeded: i64 = found.counters().into_iter().map(|(_, count)| count).sum();
         let succeeded = succeeded.max(0).cast_unsigned();
-        let last = next().score().map(Timestamp::from_millis);
-        let kept = raw.as_deref().map(|it| record(records::read_outcomes(it))).transpose()?;
-        let OutcomesRecord { epoch: of, mut tally, succeeded: seen } = kept.unwrap_or_default();
+        let last = found.score().map(Timestamp::from_millis);
+        let kept = read_if(record.as_ref(), records::read_outcomes)?;
+        let OutcomesRecord { epoch: of, mut outcome_stats, succeeded: seen } = kept.unwrap_or_default();
         let seen = if of == epoch { seen } else { 0 };
         if let Some(last) = last {
-            tally.successes(succeeded.saturating_sub(seen), last);
+            outcome_stats.successes(succeeded.saturating_sub(seen), last);
         }
-        Ok(Self { record: raw, tally, epoch, succeeded })
+        Ok(Self { record, outcome_stats, epoch, succeeded })
     }
 
     /// Holds while what was counted is what was read.
@@ -191,9 +197,9 @@ impl OutcomeFacts {
     }
 
     /// `epoch`: from now on.
-    pub(crate) fn record(&self, tally: Tally, epoch: u32) -> Bytes {
+    pub(crate) fn record(&self, outcome_stats: OutcomeStats, epoch: u32) -> Bytes {
         let succeeded = if epoch == self.epoch { self.succeeded } else { 0 };
-        records::outcomes(&OutcomesRecord { epoch, tally, succeeded })
+        records::outcomes(&OutcomesRecord { epoch, outcome_stats, succeeded })
     }
 }
 
@@ -217,51 +223,51 @@ pub(crate) struct JobFacts {
 }
 
 impl JobFacts {
-    pub(crate) fn of(
-        number: u64,
-        job: Option<&Bytes>,
-        history: Option<&Bytes>,
-    ) -> Result<Self, StoreError> {
-        let spec = records::job_or_stand_in(number, job)?;
-        let kept = history.map(|it| records::readable(records::read_history(it))).transpose()?;
+    pub(crate) fn of(number: u64, job: Option<&Bytes>, history: Option<&Bytes>) -> Result<Self> {
+        let (spec, sameness) = records::job_with_sameness(number, job)?;
         let bits = |record: Option<&Bytes>| record.map_or(0, |it| records::traits(it));
         let history_bit = if history.is_some() { flag::HISTORY } else { 0 };
         Ok(Self {
             number,
             spec,
             traits: bits(job) | bits(history) | history_bit,
-            history: kept.flatten(),
+            history: read_if(history, records::read_history)?,
             has_history: history.is_some(),
             exists: job.is_some(),
-            sameness: job
-                .and_then(|it| records::read_job_rest(it).ok())
-                .and_then(|(sameness, _)| sameness),
+            sameness,
         })
     }
 
     pub(crate) fn reads(number: u64) -> [Read; 2] {
-        let key = || RecordKey::Number(number);
-        [Read::Record(Table::Job, key()), Read::Record(Table::History, key())]
+        [Table::Job, Table::History].map(|table| numbered(table, number))
     }
 
-    pub(crate) fn found(
-        number: u64,
-        found: &mut impl Iterator<Item = Found>,
-    ) -> Result<Self, StoreError> {
-        let mut next = || found.next().and_then(Found::record);
-        let (job, history) = (next(), next());
+    pub(crate) fn found(number: u64, found: &mut Answers) -> Result<Self> {
+        let (job, history) = (found.record(), found.record());
         Self::of(number, job.as_ref(), history.as_ref())
     }
 
-    /// What it has been through; of a fresh job nothing.
+    /// What it has been through, unless it is fresh.
+    pub(crate) fn past(&self) -> Option<&Progress> {
+        self.history.as_ref().map(|history| &history.progress)
+    }
+
+    /// The same; of a fresh job nothing.
     pub(crate) fn progress(&self) -> Progress {
-        self.history.as_ref().map(|history| history.progress.clone()).unwrap_or_default()
+        self.past().cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn was_retried(&self) -> bool {
+        self.past().is_some_and(|progress| progress.retries > 0)
     }
 
     /// Its history to be written again.
     pub(crate) fn next_history(&self, progress: Progress) -> History {
-        let before = self.history.clone().unwrap_or_default();
-        History { progress, rank: records::rank(self.spec.priority), ..before }
+        let rank = records::rank(self.spec.priority);
+        match &self.history {
+            Some(before) => History { progress, rank, unknown: before.unknown.clone(), ..*before },
+            None => History { progress, rank, ..History::default() },
+        }
     }
 
     /// Where it is, unless it is leased. One that waits is there or, once it was promoted, in `Ready`.
@@ -270,18 +276,13 @@ impl JobFacts {
             Some(history) => (history.whereabouts, history.at),
             None if self.spec.run_at > now => (Whereabouts::Scheduled, self.spec.run_at),
             // It may have been scheduled when it was enqueued.
-            None if self.spec.run_at > self.spec.enqueued_at => {
-                (Whereabouts::Scheduled, self.spec.run_at)
-            }
+            None if self.spec.run_at > self.spec.enqueued_at => (Whereabouts::Scheduled, self.spec.run_at),
             None => (Whereabouts::Ready, self.spec.run_at),
         }
     }
 
     pub(crate) fn rank(&self) -> u8 {
-        match &self.history {
-            Some(history) => history.rank,
-            None => records::rank(self.spec.priority),
-        }
+        self.history.as_ref().map_or_else(|| records::rank(self.spec.priority), |history| history.rank)
     }
 }
 
@@ -296,27 +297,27 @@ pub(crate) struct LeaseFacts {
 }
 
 impl LeaseFacts {
-    pub(crate) const READS: usize = 4;
-
-    pub(crate) fn reads(number: u64) -> [Read; Self::READS] {
+    pub(crate) fn reads(number: u64) -> [Read; 4] {
         let [job, history] = JobFacts::reads(number);
-        let lease = Read::Record(Table::Lease, RecordKey::Number(number));
-        [lease, Read::Score(Index::Leased, Member::Number(number)), job, history]
+        [numbered(Table::Lease, number), Read::Score(Index::Leased, Member::Number(number)), job, history]
     }
 
-    /// The lease that is out, if any, and the job.
-    pub(crate) fn found(
-        queue: &QueueName,
-        number: u64,
-        found: &mut impl Iterator<Item = Found>,
-    ) -> Result<(Option<Self>, JobFacts), StoreError> {
-        let raw = found.next().and_then(Found::record);
-        let score = found.next().and_then(|found| found.score()).unwrap_or_default();
+    /// The lease that is out and its job; an error is the job alone.
+    pub(crate) fn found(queue: &QueueName, number: u64, found: &mut Answers) -> Result<Result<Self, JobFacts>> {
+        let (record, score) = (found.record(), found.score().unwrap_or_default());
         let job = JobFacts::found(number, found)?;
-        let Some(raw) = raw else { return Ok((None, job)) };
-        let lease = records::readable(records::read_lease(queue, number, &raw))?;
-        let facts = lease.map(|lease| Self { lease, record: raw, score, job: job.clone() });
-        Ok((facts, job))
+        let lease = read_if(record.as_ref(), |it| records::read_lease(queue, number, it))?;
+        Ok(match (lease, record) {
+            (Some(lease), Some(record)) => Ok(Self { lease, record, score, job }),
+            _ => Err(job),
+        })
+    }
+
+    /// None: it is not out, or not under this token.
+    pub(crate) async fn read<S: Reads>(store: &mut S, lease: &Lease) -> Result<Option<Self>> {
+        let mut found = ask(store, &lease.queue, &Self::reads(lease.number)).await?;
+        let facts = Self::found(&lease.queue, lease.number, &mut found)?;
+        Ok(facts.ok().filter(|facts| facts.lease.lease.fence() == lease.fence()))
     }
 
     /// Progress while it is out: the delivery that runs is counted.
@@ -339,6 +340,31 @@ impl LeaseFacts {
     }
 }
 
+/// What the ends of deliveries depend on.
+pub(crate) struct DeliveryFacts {
+    pub(crate) queue: QueueFacts,
+    pub(crate) outcomes: OutcomeFacts,
+    /// In the order asked; none: it is not out.
+    pub(crate) leases: Vec<Option<LeaseFacts>>,
+}
+
+impl DeliveryFacts {
+    /// `leases`: the numbers of their jobs, and their epochs. None: there is no such queue.
+    pub(crate) async fn read<S: Reads>(
+        store: &mut S, queue: &QueueName, leases: impl Iterator<Item = (u64, u32)> + Clone + Send,
+    ) -> Result<Option<Self>> {
+        // Epochs grow, and outcomes of an earlier one count nowhere.
+        let epoch = leases.clone().map(|(_, epoch)| epoch).max().unwrap_or_default();
+        let own = QueueFacts::reads().into_iter().chain(OutcomeFacts::reads(epoch));
+        let reads: Vec<_> = own.chain(leases.clone().flat_map(|(number, _)| LeaseFacts::reads(number))).collect();
+        let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
+        let facts = QueueFacts::found(&mut found)?;
+        let outcomes = OutcomeFacts::found(epoch, &mut found)?;
+        let leases = leases.map(|(number, _)| Ok(LeaseFacts::found(queue, number, &mut found)?.ok()));
+        Ok(Some(Self { queue: facts, outcomes, leases: leases.collect::<Result<_>>()? }))
+    }
+}
+
 // ---- dead letters ----
 
 /// What deaths depend on.
@@ -353,64 +379,39 @@ pub(crate) struct DeadFacts {
     failures: HashMap<u64, String>,
 }
 
-const DEPTHS: [Index; 7] = [
-    Index::Ready,
-    Index::Scheduled,
-    Index::Retrying,
-    Index::Leased,
-    Index::Completed,
-    Index::Dead,
-    Index::Overflow,
-];
+const DEPTHS: [Index; 7] =
+    [Index::Ready, Index::Scheduled, Index::Retrying, Index::Leased, Index::Completed, Index::Dead, Index::Overflow];
 
 /// Reads of [`depths`].
 pub(crate) fn depth_reads() -> impl Iterator<Item = Read> {
     DEPTHS.into_iter().map(|index| Read::Len(Len::Index(index)))
 }
 
-pub(crate) fn depths(found: &mut impl Iterator<Item = Found>) -> Depths {
-    let mut next = || found.next().map_or(0, |found| found.number());
-    let (ready, scheduled, retrying) = (next(), next(), next());
-    let (leased, completed, dead, overflow) = (next(), next(), next(), next());
+pub(crate) fn depths(found: &mut Answers) -> Depths {
+    let [ready, scheduled, retrying, leased, completed, dead, overflow] = DEPTHS.map(|_| found.number());
     let scheduled = scheduled + retrying;
     Depths { ready, scheduled, leased, completed, dead: dead + overflow, overflow }
 }
 
 impl DeadFacts {
     /// For these jobs, which die.
-    pub(crate) async fn read<S: Reads>(
-        store: &mut S,
-        queue: &QueueName,
-        jobs: &[&JobFacts],
-    ) -> Result<Self, StoreError> {
+    pub(crate) async fn read<S: Reads>(store: &mut S, queue: &QueueName, jobs: &[&JobFacts]) -> Result<Self> {
         let mut reads: Vec<_> = depth_reads().collect();
         reads.push(Read::Counters(CounterGroup::ErrorTypes));
-        let failed = |job: &&&JobFacts| job.progress().last_failed_at.is_some();
-        for job in jobs.iter().filter(failed) {
-            reads.extend(failure_reads(job.number));
-        }
-        for key in jobs.iter().filter_map(|job| job.spec.key.as_deref()) {
-            reads.push(Read::Record(Table::Key, RecordKey::Text(key.into())));
-        }
-        let found = store.read(queue, &reads).await?.unwrap_or_default();
-        let mut found = found.into_iter();
+        let failed = jobs.iter().filter(|job| job.past().is_some_and(|past| past.last_failed_at.is_some()));
+        let keys = jobs.iter().filter_map(|job| job.spec.key.as_deref());
+        reads.extend(failed.clone().flat_map(|job| failure_reads(job.number)));
+        reads.extend(keys.clone().map(|key| by_name(Table::Key, key)));
+        let mut found = ask(store, queue, &reads).await?;
         let mut facts = Self { depths: depths(&mut found), ..Self::default() };
-        let counters = found.next().map(Found::counters).unwrap_or_default();
-        let names = counters.into_iter().filter_map(|(counter, _)| match counter {
-            Counter::ErrorType(name) => Some(name),
-            _ => None,
-        });
-        facts.error_types = names.collect();
-        for job in jobs.iter().filter(failed) {
+        facts.error_types = found.error_types().map(|(name, _)| name).collect();
+        for job in failed {
             let failure = last_failure(&mut found)?;
             facts.failures.extend(failure.map(|failure| (job.number, failure.error_type)));
         }
-        for key in jobs.iter().filter_map(|job| job.spec.key.as_deref()) {
-            if let Some(record) = found.next().and_then(Found::record)
-                && let Some(record) = records::readable(records::read_key(&record))?
-            {
-                facts.keys.insert(key.to_owned(), record);
-            }
+        for key in keys {
+            let record = found.parse(records::read_key)?;
+            facts.keys.extend(record.map(|record| (key.to_owned(), record)));
         }
         Ok(facts)
     }
@@ -427,16 +428,11 @@ impl DeadFacts {
 
 /// Reads of [`last_failure`].
 pub(crate) fn failure_reads(number: u64) -> [Read; 2] {
-    [LAST_FAILURE, FIRST_FAILURE]
-        .map(|part| Read::Record(Table::Failure, RecordKey::Part(number, part)))
+    [LAST_FAILURE, FIRST_FAILURE].map(|part| Read::Record(Table::Failure, RecordKey::Part(number, part)))
 }
 
 /// The last failure, which may be the first too.
-pub(crate) fn last_failure(
-    found: &mut impl Iterator<Item = Found>,
-) -> Result<Option<Failure>, StoreError> {
-    let (last, first) =
-        (found.next().and_then(Found::record), found.next().and_then(Found::record));
-    let failure = last.or(first).map(|it| records::readable(records::read_failure(&it)));
-    Ok(failure.transpose()?.flatten())
+pub(crate) fn last_failure(found: &mut Answers) -> Result<Option<Failure>> {
+    let (last, first) = (found.record(), found.record());
+    read_if(last.or(first).as_ref(), records::read_failure)
 }

@@ -1,21 +1,14 @@
 //! Finding a job: by its id, and in the index that has it.
 
-use super::{
-    facts::{JobFacts, LeaseFacts},
-    records::{self, Whereabouts},
-};
-use crate::{
-    domain::{
-        ids::{JobId, QueueName},
-        job::State,
-        lease::Lease,
-    },
-    store::{
-        JobRefused, StoreError,
-        storage::{Entry, Found, Index, Member, Read, Reads, RecordKey, Table, flag},
-    },
-};
+use super::answers::{Answers, ask, ask_if_there, ask_known, by_name, numbered, range};
+use super::facts::{JobFacts, LeaseFacts};
+use super::records::{self, Whereabouts, read_if};
+use super::refusal::{self, Refusal};
+use crate::domain::{JobId, Lease, QueueName, State, Timestamp};
+use crate::store::Result;
+use crate::store::storage::{Entry, Index, Member, Read, Reads, RecordKey, Table, flag};
 use bytes::Bytes;
+use std::collections::HashSet;
 
 /// How often a job that moves meanwhile is looked for.
 const ROUNDS_MAX: usize = 3;
@@ -35,22 +28,22 @@ pub(crate) struct Named {
 
 /// The jobs of this id, by name of their queues: one in each queue that has it.
 pub(crate) async fn find_job<S: Reads>(
-    store: &mut S,
-    id: &JobId,
-    queue: Option<&QueueName>,
-) -> Result<Vec<Named>, StoreError> {
-    let queues = match queue {
-        Some(queue) => vec![queue.clone()],
-        None => holders(store, id).await?,
-    };
-    let mut named = Vec::with_capacity(queues.len());
-    for queue in queues {
-        named.extend(find_in(store, id, queue).await?);
+    store: &mut S, id: &JobId, queue: Option<&QueueName>,
+) -> refusal::Result<Vec<Named>> {
+    let reads: Vec<_> = id_reads(id).collect();
+    if let Some(queue) = queue {
+        let mut found = ask_known(store, queue, &reads).await?;
+        return Ok(named(id, queue, &mut found)?.into_iter().collect());
     }
-    Ok(named)
+    let queues = holders(store, id).await?;
+    let mut all = Vec::with_capacity(queues.len());
+    for queue in queues {
+        all.extend(named(id, &queue, &mut ask(store, &queue, &reads).await?)?);
+    }
+    Ok(all)
 }
 
-async fn holders<S: Reads>(store: &mut S, id: &JobId) -> Result<Vec<QueueName>, StoreError> {
+async fn holders<S: Reads>(store: &mut S, id: &JobId) -> Result<Vec<QueueName>> {
     let text = RecordKey::Text(id.to_string().into());
     let mut queues = store.holders(Table::Id, &text).await?;
     if let Some(number) = id.number() {
@@ -61,45 +54,60 @@ async fn holders<S: Reads>(store: &mut S, id: &JobId) -> Result<Vec<QueueName>, 
     Ok(queues)
 }
 
-async fn find_in<S: Reads>(
-    store: &mut S,
-    id: &JobId,
-    queue: QueueName,
-) -> Result<Option<Named>, StoreError> {
-    let mut reads = vec![Read::Record(Table::Id, RecordKey::Text(id.to_string().into()))];
-    let number = id.number();
-    reads.extend(number.map(|number| Read::Record(Table::Job, RecordKey::Number(number))));
-    let Some(found) = store.read(&queue, &reads).await? else { return Ok(None) };
-    let mut found = found.into_iter().map(Found::record);
-    if let Some(record) = found.next().flatten()
-        && let Some(record) = records::readable(records::read_id(&record))?
-    {
+fn named(id: &JobId, queue: &QueueName, found: &mut Answers) -> Result<Option<Named>> {
+    let (record, own) = found_id(id, found)?;
+    let queue = queue.clone();
+    if let Some(record) = read_if(record.as_ref(), records::read_id)? {
         return Ok(Some(Named { queue, number: record.number, own_id: true }));
     }
-    // An id that a server made has no record of its own.
-    let (Some(number), Some(job)) = (number, found.next().flatten()) else { return Ok(None) };
-    let is_its = has_id(&job, id)?;
-    Ok(is_its.then_some(Named { queue, number, own_id: false }))
+    Ok(own.map(|number| Named { queue, number, own_id: false }))
+}
+
+/// Reads of [`found_id`].
+pub(crate) fn id_reads(id: &JobId) -> impl Iterator<Item = Read> {
+    let record = by_name(Table::Id, id.to_string());
+    std::iter::once(record).chain(id.number().map(|number| numbered(Table::Job, number)))
+}
+
+/// The record of the id, and the number that it holds, where the job of that number has this id: one that a server made has no
+/// record of its own.
+pub(crate) fn found_id(id: &JobId, found: &mut Answers) -> Result<(Option<Bytes>, Option<u64>)> {
+    let record = found.record();
+    Ok(match id.number().and_then(|number| Some((number, found.record()?))) {
+        Some((number, job)) if has_id(&job, id)? => (record, Some(number)),
+        _ => (record, None),
+    })
 }
 
 /// Whether the record of a job has this id.
-pub(crate) fn has_id(job: &Bytes, id: &JobId) -> Result<bool, StoreError> {
+pub(crate) fn has_id(job: &Bytes, id: &JobId) -> Result<bool> {
     let spec = records::readable(records::read_job_head(job))?;
     Ok(spec.is_some_and(|spec| spec.id == *id))
 }
 
-/// The one job that is meant.
+/// The one job that is meant, and where it is.
 pub(crate) async fn find_one<S: Reads>(
-    store: &mut S,
-    id: &JobId,
-    queue: Option<&QueueName>,
-) -> Result<Result<Named, JobRefused>, StoreError> {
-    let mut named = find_job(store, id, queue).await?;
-    if named.len() > 1 {
-        let queues = named.into_iter().map(|named| named.queue).collect();
-        return Ok(Err(JobRefused::Ambiguous { queues }));
+    store: &mut S, id: &JobId, queue: Option<&QueueName>,
+) -> refusal::Result<(Named, Located)> {
+    let named = find_job(store, id, queue).await?;
+    let named = only(id, queue, named, |named| &named.queue)?;
+    let located = locate(store, &named.queue, named.number).await?;
+    Ok(located.map(|located| (named, located)).ok_or_else(|| not_found(id, queue))?)
+}
+
+/// The one of them, where a call means one job.
+pub(crate) fn only<T>(
+    id: &JobId, queue: Option<&QueueName>, mut found: Vec<T>, queue_of: impl Fn(&T) -> &QueueName,
+) -> Result<T, Refusal> {
+    if found.len() > 1 {
+        let queues = found.iter().map(|it| queue_of(it).clone()).collect();
+        return Err(Refusal::AmbiguousJobId { id: id.to_string(), queues });
     }
-    Ok(named.pop().ok_or(JobRefused::NoSuchJob))
+    found.pop().ok_or_else(|| not_found(id, queue))
+}
+
+fn not_found(id: &JobId, queue: Option<&QueueName>) -> Refusal {
+    Refusal::JobNotFound { id: id.to_string(), searched: queue.map(|queue| (queue.clone(), None)) }
 }
 
 /// The token of a lease as its worker has it.
@@ -134,20 +142,14 @@ pub(crate) fn state_of(index: Index) -> State {
     }
 }
 
-pub(crate) async fn locate<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    number: u64,
-) -> Result<Option<Located>, StoreError> {
+pub(crate) async fn locate<S: Reads>(store: &mut S, queue: &QueueName, number: u64) -> Result<Option<Located>> {
     Ok(locate_all(store, queue, &[number]).await?.pop().flatten())
 }
 
 /// `None`: there is no such job.
 pub(crate) async fn locate_all<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    numbers: &[u64],
-) -> Result<Vec<Option<Located>>, StoreError> {
+    store: &mut S, queue: &QueueName, numbers: &[u64],
+) -> Result<Vec<Option<Located>>> {
     let mut located: Vec<Option<Located>> = numbers.iter().map(|_| None).collect();
     let mut left: Vec<usize> = (0..numbers.len()).collect();
     for _ in 0..ROUNDS_MAX {
@@ -164,56 +166,44 @@ pub(crate) async fn locate_all<S: Reads>(
 
 /// Looks where their records say that they are. Those that are not there come back: they move, or a record is damaged.
 async fn locate_some<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    numbers: &[u64],
-    wanted: Vec<usize>,
-    located: &mut [Option<Located>],
-) -> Result<Vec<usize>, StoreError> {
+    store: &mut S, queue: &QueueName, numbers: &[u64], wanted: Vec<usize>, located: &mut [Option<Located>],
+) -> Result<Vec<usize>> {
     let reads: Vec<_> = wanted.iter().flat_map(|at| LeaseFacts::reads(numbers[*at])).collect();
-    let Some(found) = store.read(queue, &reads).await? else { return Ok(Vec::new()) };
-    let (mut found, now) = (found.into_iter(), store.now());
+    let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(Vec::new()) };
+    let now = store.now();
     let (mut waiting, mut reads) = (Vec::new(), Vec::new());
     for at in wanted {
-        let (lease, job) = LeaseFacts::found(queue, numbers[at], &mut found)?;
-        if let Some(lease) = lease {
-            let entry = Entry::number(lease.score, job.number);
-            located[at] = Some(Located { job, index: Index::Leased, entry, lease: Some(lease) });
-        } else if job.exists {
-            let candidates = candidates(&job, now);
-            let score = |(index, entry): &(Index, Entry)| Read::Score(*index, entry.member.clone());
-            reads.extend(candidates.iter().map(score));
-            waiting.push((at, job, candidates));
+        match LeaseFacts::found(queue, numbers[at], &mut found)? {
+            Ok(lease) => {
+                let (job, entry) = (lease.job.clone(), Entry::number(lease.score, lease.job.number));
+                located[at] = Some(Located { job, index: Index::Leased, entry, lease: Some(lease) });
+            }
+            Err(job) if job.exists => {
+                let candidates = candidates(&job, now);
+                reads.extend(candidates.iter().map(|(index, entry)| Read::Score(*index, entry.member.clone())));
+                waiting.push((at, job, candidates));
+            }
+            Err(_) => {}
         }
     }
-    if waiting.is_empty() {
-        return Ok(Vec::new());
-    }
-    let found = store.read(queue, &reads).await?.unwrap_or_default();
-    let mut found = found.into_iter().map(|found| found.score());
+    let mut found = ask(store, queue, &reads).await?;
     let mut left = Vec::new();
     for (at, job, candidates) in waiting {
-        let scores = found.by_ref().take(candidates.len());
-        let mut hits: Vec<_> = candidates
-            .into_iter()
-            .zip(scores)
-            .filter_map(|((index, entry), score)| {
-                score.map(|score| (index, Entry { score, ..entry }))
-            })
-            .collect();
-        match hits.is_empty() {
-            true => left.push(at),
-            false => {
-                let (index, entry) = hits.swap_remove(0);
-                located[at] = Some(Located { job, index, entry, lease: None });
-            }
+        let mut hit = None;
+        for (index, entry) in candidates {
+            let score = found.score();
+            hit = hit.or_else(|| score.map(|score| (index, Entry { score, ..entry })));
+        }
+        match hit {
+            Some((index, entry)) => located[at] = Some(Located { job, index, entry, lease: None }),
+            None => left.push(at),
         }
     }
     Ok(left)
 }
 
 /// The indexes that may have a job which is not leased, and where. A promotion moves it and writes nothing else.
-fn candidates(job: &JobFacts, now: crate::domain::time::Timestamp) -> Vec<(Index, Entry)> {
+fn candidates(job: &JobFacts, now: Timestamp) -> Vec<(Index, Entry)> {
     let (whereabouts, at) = job.whereabouts(now);
     let position = records::position(job.number, job.rank(), at, job.has_history);
     let (waiting, ready) = (Entry::waiting(position), Entry::ready(position));
@@ -229,16 +219,11 @@ fn candidates(job: &JobFacts, now: crate::domain::time::Timestamp) -> Vec<(Index
 }
 
 /// Looks at every waiting job of the queue: for one whose record cannot be trusted.
-async fn search<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    number: u64,
-) -> Result<Option<Located>, StoreError> {
+async fn search<S: Reads>(store: &mut S, queue: &QueueName, number: u64) -> Result<Option<Located>> {
     const BY_NUMBER: [Index; 3] = [Index::Dead, Index::Overflow, Index::Completed];
     let mut reads = JobFacts::reads(number).to_vec();
     reads.extend(BY_NUMBER.map(|index| Read::Score(index, Member::Number(number))));
-    let Some(found) = store.read(queue, &reads).await? else { return Ok(None) };
-    let mut found = found.into_iter();
+    let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
     let job = JobFacts::found(number, &mut found)?;
     if !job.exists {
         return Ok(None);
@@ -257,18 +242,10 @@ async fn search<S: Reads>(
     Ok(None)
 }
 
-async fn search_index<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    index: Index,
-    number: u64,
-) -> Result<Option<Entry>, StoreError> {
+async fn search_index<S: Reads>(store: &mut S, queue: &QueueName, index: Index, number: u64) -> Result<Option<Entry>> {
     let mut after = None;
     loop {
-        let limit = SEARCH_ENTRIES;
-        let range = Read::Range { index, after, up_to: None, limit, reverse: false };
-        let found = store.read(queue, &[range]).await?.unwrap_or_default();
-        let entries = found.into_iter().next().map(Found::entries).unwrap_or_default();
+        let entries = ask(store, queue, &[range(index, after, SEARCH_ENTRIES)]).await?.entries();
         let last = entries.last().cloned();
         let hit = entries.into_iter().find(|entry| entry.member.job() == Some(number));
         if hit.is_some() || last.is_none() {
@@ -276,4 +253,17 @@ async fn search_index<S: Reads>(
         }
         after = last;
     }
+}
+
+/// Those of these jobs that are there and not done.
+pub(crate) async fn not_done<S: Reads>(store: &mut S, queue: &QueueName, numbers: &[u64]) -> Result<HashSet<u64>> {
+    let reads: Vec<_> = numbers.iter().flat_map(|number| JobFacts::reads(*number)).collect();
+    let mut found = ask(store, queue, &reads).await?;
+    let mut left = HashSet::new();
+    for number in numbers {
+        let job = JobFacts::found(*number, &mut found)?;
+        let done = job.history.as_ref().is_some_and(|history| history.whereabouts == Whereabouts::Completed);
+        left.extend((job.exists && !done).then_some(*number));
+    }
+    Ok(left)
 }

@@ -1,28 +1,17 @@
 //! Views of jobs: what reads answer about them.
 
-use super::{
-    context, cross_queue,
-    facts::LeaseFacts,
-    find::{self, Named},
-    records::{self, DeadRecord},
-    state_changes::{FIRST_FAILURE, LAST_FAILURE, attempt_part, kept_attempts},
-};
-use crate::{
-    domain::{
-        breaker::Breaker,
-        failure::Failure,
-        ids::{JobId, QueueName},
-        job::{Attempt, Body, DeadReason, Spec, State},
-        pause::Pause,
-        time::Timestamp,
-    },
-    store::{
-        Ahead, Death, JobView, StoreError,
-        storage::{
-            Entry, Found, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table, flag,
-        },
-    },
-};
+use super::answers::{Answers, ask, ask_if_there, numbered, together};
+use super::cross_queue;
+use super::facts::LeaseFacts;
+use super::find::{self, Named};
+use super::records::{self, DeadRecord};
+use super::refusal;
+use super::select::read_dead;
+use super::state_changes::{FIRST_FAILURE, LAST_FAILURE, attempt_part, kept_attempts};
+use crate::domain::{Attempt, Body, Breaker, Delivery, Failure, JobId, Pause, QueueName, Spec, State, Timestamp};
+use crate::queue::{Ahead, Death, JobView};
+use crate::store::Result;
+use crate::store::storage::{Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table};
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -47,10 +36,8 @@ pub(crate) enum Detail {
 
 /// The jobs of this id, with their history: one in each queue that has it.
 pub(crate) async fn job<S: Reads>(
-    store: &mut S,
-    id: &JobId,
-    queue: Option<&QueueName>,
-) -> Result<Vec<JobView>, StoreError> {
+    store: &mut S, id: &JobId, queue: Option<&QueueName>,
+) -> refusal::Result<Vec<JobView>> {
     let named = find::find_job(store, id, queue).await?;
     // A caller that finds several has to ask again, and needs no bodies for that.
     let detail = if named.len() == 1 { Detail::Whole } else { Detail::Attempts };
@@ -64,12 +51,7 @@ pub(crate) async fn job<S: Reads>(
 /// How often a job that moves meanwhile is looked at.
 const ROUNDS_MAX: usize = 3;
 
-async fn view<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    number: u64,
-    detail: Detail,
-) -> Result<Option<JobView>, StoreError> {
+async fn view<S: Reads>(store: &mut S, queue: &QueueName, number: u64, detail: Detail) -> Result<Option<JobView>> {
     for _ in 0..ROUNDS_MAX {
         let Some(located) = find::locate(store, queue, number).await? else { return Ok(None) };
         let seen = [(located.index, located.entry)];
@@ -85,13 +67,8 @@ async fn view<S: Reads>(
 }
 
 /// How many jobs are handed out before this one.
-pub(crate) async fn ahead<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    position: Position,
-) -> Result<Ahead, StoreError> {
-    let found = store.read(queue, &[Read::Ahead(position, AHEAD_MAX + 1)]).await?;
-    let jobs = found.into_iter().flatten().next().map_or(0, |found| found.number());
+async fn ahead<S: Reads>(store: &mut S, queue: &QueueName, position: Position) -> Result<Ahead> {
+    let jobs = ask(store, queue, &[Read::Ahead(position, AHEAD_MAX + 1)]).await?.number();
     Ok(counted(usize::try_from(jobs).unwrap_or(usize::MAX)))
 }
 
@@ -102,18 +79,12 @@ pub(crate) fn counted(jobs: usize) -> Ahead {
 /// Jobs as views, without what is ahead of them. `seen`: the indexes that have them, and where. `None`: it is there no longer,
 /// or has arrived in another queue.
 pub(crate) async fn views<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    seen: &[(Index, Entry)],
-    detail: Detail,
-) -> Result<Vec<Option<JobView>>, StoreError> {
+    store: &mut S, queue: &QueueName, seen: &[(Index, Entry)], detail: Detail,
+) -> Result<Vec<Option<JobView>>> {
     let heads = heads(store, queue, seen).await?;
     let mut views = Vec::with_capacity(heads.len());
-    let mut heads = heads.as_slice();
-    while !heads.is_empty() {
-        let (now, later) = heads.split_at(group(heads, detail));
-        views.extend(complete(store, queue, now, detail).await?);
-        heads = later;
+    while views.len() < heads.len() {
+        views.extend(complete_some(store, queue, &heads[views.len()..], detail).await?);
     }
     Ok(views)
 }
@@ -145,72 +116,41 @@ impl Head {
     }
 }
 
-/// How many of them are completed by one read, one at least.
-pub(crate) fn group(heads: &[Option<Head>], detail: Detail) -> usize {
-    let most = match detail {
-        Detail::Brief => heads.len(),
-        _ => GROUP_JOBS.min(heads.len()),
-    };
-    let mut bytes = 0;
-    let fits = |head: &&Option<Head>| {
-        bytes += head.as_ref().filter(|_| detail == Detail::Whole).map_or(0, Head::body_bytes);
-        bytes <= GROUP_BYTES
-    };
-    heads[..most].iter().take_while(fits).count().max(1)
-}
-
 fn is_dead(index: Index) -> bool {
     matches!(index, Index::Dead | Index::Overflow)
 }
 
 /// See [`views`].
 pub(crate) async fn heads<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    seen: &[(Index, Entry)],
-) -> Result<Vec<Option<Head>>, StoreError> {
-    let mut reads = vec![
-        Read::Record(Table::Queue, RecordKey::Only),
-        Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP)),
-    ];
+    store: &mut S, queue: &QueueName, seen: &[(Index, Entry)],
+) -> Result<Vec<Option<Head>>> {
+    let mut reads =
+        vec![Read::Record(Table::Queue, RecordKey::Only), Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP))];
     for (index, entry) in seen {
         let number = entry.member.job().unwrap_or_default();
         reads.extend(LeaseFacts::reads(number));
         if is_dead(*index) {
-            reads.push(Read::Record(Table::Dead, RecordKey::Number(number)));
-            reads.push(Read::Record(Table::Move, RecordKey::Number(number)));
+            reads.extend([Table::Dead, Table::Move].map(|table| numbered(table, number)));
             reads.push(Read::Score(*index, Member::Number(number)));
         }
     }
-    let Some(found) = store.read(queue, &reads).await? else {
+    let Some(mut found) = ask_if_there(store, queue, &reads).await? else {
         return Ok(seen.iter().map(|_| None).collect());
     };
-    let mut found = found.into_iter();
-    let state = queue_state(&mut found)?;
+    let pause = found.parse(records::read_queue)?.unwrap_or_default().pause;
+    let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
     let mut heads = Vec::with_capacity(seen.len());
-    let mut marks = Vec::new();
     for (index, entry) in seen {
-        let seen = Seen { queue, index: *index, entry };
-        let (head, mark) = seen.head(&state, &mut found)?;
-        marks.extend(mark.map(|mark| (heads.len(), mark)));
+        let seen = Seen { queue, index: *index, entry, pause: &pause, breaker: &breaker };
+        let (mut head, mark) = seen.head(&mut found)?;
+        if let (Some(Head { number, .. }), Some(mark)) = (&head, mark)
+            && cross_queue::is_moved_away(store, *number, &mark).await?
+        {
+            head = None;
+        }
         heads.push(head);
     }
-    for (at, mark) in marks {
-        let Some(head) = &heads[at] else { continue };
-        if cross_queue::is_moved_away(store, head.number, &mark).await? {
-            heads[at] = None;
-        }
-    }
     Ok(heads)
-}
-
-fn queue_state(
-    found: &mut impl Iterator<Item = Found>,
-) -> Result<(Option<Pause>, Breaker), StoreError> {
-    let mut next = || found.next().and_then(Found::record);
-    let record = next().map(|it| context::record(records::read_queue(&it))).transpose()?;
-    let breaker = next().map(|it| context::record(records::read_breaker(&it))).transpose()?;
-    Ok((record.unwrap_or_default().pause, breaker.unwrap_or_default()))
 }
 
 /// Where an index has a job.
@@ -218,37 +158,29 @@ struct Seen<'a> {
     queue: &'a QueueName,
     index: Index,
     entry: &'a Entry,
+    pause: &'a Option<Pause>,
+    breaker: &'a Breaker,
 }
 
 impl Seen<'_> {
     /// The head, if the job is still there, and its record in `Move`.
-    fn head(
-        &self,
-        (pause, breaker): &(Option<Pause>, Breaker),
-        found: &mut impl Iterator<Item = Found>,
-    ) -> Result<(Option<Head>, Option<Bytes>), StoreError> {
+    fn head(&self, found: &mut Answers) -> Result<(Option<Head>, Option<Bytes>)> {
         let number = self.entry.member.job().unwrap_or_default();
-        let records: Vec<_> = found.by_ref().take(LeaseFacts::READS).collect();
-        let job = match records.get(2) {
-            Some(Found::Record(record)) => record.clone(),
-            _ => None,
-        };
-        let (lease, facts) = LeaseFacts::found(self.queue, number, &mut records.into_iter())?;
-        let mut next = || found.next().and_then(Found::record);
-        let (dead, mark) = if is_dead(self.index) { (next(), next()) } else { (None, None) };
-        let place = match is_dead(self.index) {
-            true => found.next().and_then(|found| found.score()),
-            false => None,
+        // Behind the lease and its end.
+        let job = found.record_after(2);
+        let leased = LeaseFacts::found(self.queue, number, found)?;
+        let (dead, mark, score) = match is_dead(self.index) {
+            true => (found.record(), found.record(), found.score()),
+            false => (None, None, None),
         };
         let state = find::state_of(self.index);
-        let is_leased = lease.is_some();
+        let facts = leased.as_ref().map_or_else(|job| job, |lease| &lease.job);
         let moved = match &facts.history {
-            _ if is_leased != (state == State::Leased) || !facts.exists => true,
-            _ if is_dead(self.index) => dead.is_none() || place != Some(self.entry.score),
+            _ if leased.is_ok() != (state == State::Leased) || !facts.exists => true,
+            _ if is_dead(self.index) => dead.is_none() || score != Some(self.entry.score),
             Some(history) if state != State::Leased => {
                 history.whereabouts.state() == State::Dead
-                    || (history.whereabouts.state() == State::Completed)
-                        != (state == State::Completed)
+                    || (history.whereabouts.state() == State::Completed) != (state == State::Completed)
                     || self.ready_at().is_some_and(|at| at != history.at)
             }
             _ => false,
@@ -256,52 +188,44 @@ impl Seen<'_> {
         if moved {
             return Ok((None, mark));
         }
-        let mut progress = facts.progress();
-        let mut delivery = None;
-        if let Some(lease) = &lease {
-            progress = lease.progress();
-            if !lease.lease.tail.checkpoint.is_empty() {
-                progress.checkpoint.clone_from(&lease.lease.tail.checkpoint);
-            }
-            let mut running = lease.lease.delivery(lease.lease.expires_at(lease.score));
-            running.lease = find::with_own_id(running.lease, &facts.spec.id);
-            delivery = Some(running);
-        }
         let at = facts.history.as_ref().map_or(facts.spec.run_at, |history| history.at);
-        let death = match dead {
-            Some(dead) => Some(self.death(&dead, at)?),
-            None => None,
+        let death = dead.map(|dead| self.death(&dead, at)).transpose()?;
+        let (recorded, has_history) = (facts.past().map(|past| past.recorded), facts.has_history);
+        let has_failed = has_history && facts.past().is_none_or(|past| past.first_failed_at.is_some());
+        let (mut delivery, mut old_place) = (None, None);
+        let (progress, spec) = match leased {
+            Ok(lease) => {
+                let mut progress = lease.progress();
+                if !lease.lease.tail.checkpoint.is_empty() {
+                    progress.checkpoint.clone_from(&lease.lease.tail.checkpoint);
+                }
+                let running = lease.lease.delivery(lease.lease.expires_at(lease.score));
+                let token = find::with_own_id(running.lease.clone(), &lease.job.spec.id);
+                delivery = Some(Delivery { lease: token, ..running });
+                old_place = Some(lease.lease.position.ready_at);
+                (progress, lease.job.spec)
+            }
+            Err(job) => (job.progress(), job.spec),
         };
-        let completed = state == State::Completed;
         let view = JobView {
             queue: self.queue.clone(),
             corrupt: false,
             state,
             ready_at: self.ready_at(),
-            old_place: lease.as_ref().map(|lease| lease.lease.position.ready_at),
+            old_place,
             delivery,
             death,
-            completed_at: completed.then_some(Timestamp::from_millis(self.entry.score)),
+            completed_at: (state == State::Completed).then_some(Timestamp::from_millis(self.entry.score)),
             result: Bytes::new(),
             attempts: Vec::new(),
             last_failure: None,
             ahead: None,
-            pause: pause.clone(),
-            breaker: breaker.clone(),
+            pause: self.pause.clone(),
+            breaker: self.breaker.clone(),
             progress,
-            spec: Spec { headers: Vec::new(), ..facts.spec },
+            spec: Spec { headers: Vec::new(), ..spec },
         };
-        let recorded = facts.history.as_ref().map(|history| history.progress.recorded);
-        let failed_at = facts.history.as_ref().map(|history| history.progress.first_failed_at);
-        let head = Head {
-            number,
-            job,
-            has_history: facts.has_history,
-            recorded,
-            has_failed: facts.has_history && failed_at.is_none_or(|at| at.is_some()),
-            view,
-        };
-        Ok((Some(head), mark))
+        Ok((Some(Head { number, job, has_history, recorded, has_failed, view }), mark))
     }
 
     /// While it waits.
@@ -313,47 +237,35 @@ impl Seen<'_> {
     }
 
     /// Of a damaged record no more than its number. `at`: when its history says that it died.
-    fn death(&self, record: &Bytes, at: Timestamp) -> Result<Death, StoreError> {
-        let read = records::readable(records::read_dead(record))?.map(|(_, dead)| dead);
-        let DeadRecord { reason, died_at, context, .. } = read.unwrap_or(DeadRecord {
-            reason: DeadReason::Corrupt,
-            died_at: at,
-            counted_as: String::new(),
-            context: Vec::new(),
-        });
+    fn death(&self, record: &Bytes, at: Timestamp) -> Result<Death> {
         let (number, overflow) = (self.entry.score, self.index == Index::Overflow);
+        let dead = read_dead(Some(record))?.unwrap_or_else(|| DeadRecord::damaged(at));
+        let DeadRecord { reason, died_at, context, .. } = dead;
         Ok(Death { number, reason, died_at, overflow, context })
     }
 }
 
 // ---- the second read ----
 
-/// The rest of these jobs; those that are gone meanwhile are left out.
-pub(crate) async fn complete<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    heads: &[Option<Head>],
-    detail: Detail,
-) -> Result<Vec<Option<JobView>>, StoreError> {
+/// The rest of the first of these jobs, as many as one read completes; those that are gone meanwhile are left out.
+pub(crate) async fn complete_some<S: Reads>(
+    store: &mut S, queue: &QueueName, heads: &[Option<Head>], detail: Detail,
+) -> Result<Vec<Option<JobView>>> {
+    let most = if detail == Detail::Brief { usize::MAX } else { GROUP_JOBS };
+    let body_bytes = |head: &Option<Head>| match detail {
+        Detail::Whole => head.as_ref().map_or(0, Head::body_bytes),
+        _ => 0,
+    };
+    let heads = &heads[..together(heads, most, GROUP_BYTES, body_bytes)];
     let mut reads = Vec::new();
-    for head in heads.iter().flatten() {
-        head.reads(detail, &mut reads);
-    }
-    let found = match reads.is_empty() {
-        true => Vec::new(),
-        false => store.read(queue, &reads).await?.unwrap_or_default(),
-    };
-    let mut found = found.into_iter();
-    let view = |head: &Option<Head>| match head {
-        Some(head) => head.view(detail, &mut found),
-        None => Ok(None),
-    };
-    heads.iter().map(view).collect()
+    heads.iter().flatten().for_each(|head| head.reads(detail, &mut reads));
+    let mut found = ask(store, queue, &reads).await?;
+    heads.iter().map(|head| head.as_ref().map_or(Ok(None), |head| head.view(detail, &mut found))).collect()
 }
 
 impl Head {
     fn is_apart(&self) -> bool {
-        self.job.as_ref().is_some_and(|job| records::traits(job) & flag::BODY != 0)
+        self.job.as_ref().is_some_and(|job| records::is_apart(job))
     }
 
     fn parts(&self) -> Vec<u8> {
@@ -365,7 +277,6 @@ impl Head {
     }
 
     fn reads(&self, detail: Detail, reads: &mut Vec<Read>) {
-        let key = || RecordKey::Number(self.number);
         let part = |table, part| Read::Record(table, RecordKey::Part(self.number, part));
         if self.has_failed {
             reads.extend([FIRST_FAILURE, LAST_FAILURE].map(|it| part(Table::Failure, it)));
@@ -374,29 +285,23 @@ impl Head {
             reads.extend(self.parts().into_iter().map(|it| part(Table::Attempt, it)));
         }
         if detail == Detail::Whole && self.is_apart() {
-            reads.extend([Read::Record(Table::Body, key()), Read::Record(Table::Job, key())]);
+            reads.extend([Table::Body, Table::Job].map(|table| numbered(table, self.number)));
         }
         if detail == Detail::Whole && self.view.state == State::Completed {
-            reads.push(Read::Record(Table::Result, key()));
+            reads.push(numbered(Table::Result, self.number));
         }
     }
 
     /// From what was found under [`Head::reads`].
-    fn view(
-        &self,
-        detail: Detail,
-        found: &mut impl Iterator<Item = Found>,
-    ) -> Result<Option<JobView>, StoreError> {
-        let mut next = || found.next().and_then(Found::record);
+    fn view(&self, detail: Detail, found: &mut Answers) -> Result<Option<JobView>> {
         let mut view = self.view.clone();
         let mut failures = Vec::new();
         if self.has_failed {
-            for record in [next(), next()].into_iter().flatten() {
-                failures.extend(records::readable(records::read_failure(&record))?);
-            }
+            failures.extend(found.parse(records::read_failure)?);
+            failures.extend(found.parse(records::read_failure)?);
         }
         if detail >= Detail::Attempts {
-            let kept: Vec<_> = self.parts().into_iter().filter_map(|_| next()).collect();
+            let kept: Vec<_> = self.parts().into_iter().filter_map(|_| found.record()).collect();
             view.attempts = attempts(&kept, failures.first(), failures.last())?;
         } else {
             view.progress.checkpoint.clear();
@@ -407,8 +312,8 @@ impl Head {
         }
         let mut body = None;
         if self.is_apart() {
-            body = next();
-            if next().is_none() {
+            body = found.record();
+            if found.record().is_none() {
                 // Its body went with it.
                 return Ok(None);
             }
@@ -417,7 +322,7 @@ impl Head {
             (view.spec, view.corrupt) = whole(self.number, job, body)?;
         }
         if view.state == State::Completed
-            && let Some(record) = next()
+            && let Some(record) = found.record()
         {
             let result = records::readable(records::read_result(&record))?;
             view.corrupt |= result.is_none();
@@ -428,11 +333,7 @@ impl Head {
 }
 
 /// The job with its body, and whether it is damaged.
-pub(crate) fn whole(
-    number: u64,
-    job: &Bytes,
-    body: Option<Bytes>,
-) -> Result<(Spec, bool), StoreError> {
+fn whole(number: u64, job: &Bytes, body: Option<Bytes>) -> Result<(Spec, bool)> {
     if let Some(spec) = records::readable(records::read_job(job, body.as_ref()))? {
         return Ok((spec, false));
     }
@@ -444,11 +345,7 @@ pub(crate) fn whole(
 }
 
 /// The attempts in order, with first and last failure whole.
-fn attempts(
-    kept: &[Bytes],
-    first: Option<&Failure>,
-    last: Option<&Failure>,
-) -> Result<Vec<Attempt>, StoreError> {
+fn attempts(kept: &[Bytes], first: Option<&Failure>, last: Option<&Failure>) -> Result<Vec<Attempt>> {
     let mut all = Vec::with_capacity(kept.len());
     for record in kept {
         let attempt = records::readable(records::read_attempt(record))?;

@@ -1,24 +1,20 @@
 //! A store: an engine that runs calls, and around it all that engines have in common.
 
-mod store;
+mod calls;
 
-use super::{
-    api::{Answer, Call, Verb, View, Viewed},
-    due_timer::DueTimer,
-    notifier::Notifier,
-};
-use crate::{
-    domain::{ids::QueueName, settings::Settings, time::Timestamp},
-    store::{Ask, Health, Listener, StoreError, Unanswered},
-};
-use std::{
-    future::Future,
-    io,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
-    task::{Context as TaskContext, Poll, Waker},
-    time::Duration,
-};
+use super::api::{Answer, Call, Verb, View, Viewed};
+use super::due_timer::DueTimer;
+use super::handover::UndeliveredClaim;
+use super::notifier::{Notifier, Setup};
+use super::refusal::{Error, Refusal};
+use crate::domain::{QueueName, Settings, Timestamp};
+use crate::store::{Health, Result, StoreError};
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Queues that one sweep looks at; the others are due at once.
@@ -35,41 +31,45 @@ pub trait Host: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 
     /// From now on calls come with these settings.
-    fn follow(&self, _: &Arc<Settings>) {}
+    fn follow(&self, _: &Settings) {}
 
-    /// Takes a call; its answer goes to `reply` after the commit, and after its events were told.
-    fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError>;
+    /// Takes a call; its answer goes to `reply` after the commit, and after its events were published.
+    fn submit(&self, call: Call, reply: Reply) -> Result<()>;
 
-    fn view(&self, view: View) -> impl Future<Output = Result<Viewed, StoreError>> + Send;
+    fn view(&self, view: View) -> impl Future<Output = Result<Viewed>> + Send;
 
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
 
     /// What operators should know of how the engine does, oldest first.
-    fn warnings(&self) -> Vec<String>;
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// How often the engine was out of reach for longer than leases bear, and has come back.
-    fn outages(&self) -> u64;
+    fn outages(&self) -> u64 {
+        0
+    }
 
     /// Lets what was accepted become durable, then closes.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Where the answer to a call goes. Jobs of a claim that it does not reach return to their queues.
+/// Where the answer to a call goes. Jobs of a claim that it does not reach return to their queues, as do those of a caller that
+/// goes away before it looks at the answer.
 pub struct Reply {
-    sender: oneshot::Sender<Result<Answer, StoreError>>,
+    sender: oneshot::Sender<Result<Answer>>,
     /// Of a claim.
     request_id: String,
     notifier: Arc<Notifier>,
 }
 
 impl Reply {
-    pub fn send(self, answer: Result<Answer, StoreError>) {
-        if let Err(Ok(Answer::Claim(Some(claimed)))) = self.sender.send(answer) {
-            let now = claimed.now;
-            let claim = Unanswered::new(&claimed.jobs, claimed.answer, &self.request_id);
-            self.notifier.undelivered(claim, now);
+    pub fn send(self, mut answer: Result<Answer>) {
+        if let Ok(Answer::Claim(Some(claimed))) = &mut answer {
+            claimed.guard(&self.request_id, &self.notifier);
         }
+        drop(self.sender.send(answer));
     }
 }
 
@@ -82,8 +82,8 @@ pub struct Queues<H> {
 
 #[derive(Default)]
 struct Inner {
-    /// As the last call brought them.
-    settings: Option<Arc<Settings>>,
+    /// Whose queues are made.
+    followed: Option<Arc<Settings>>,
     /// Under which every queue was swept.
     swept_under: Option<Arc<Settings>>,
     tidied_at: Timestamp,
@@ -98,20 +98,15 @@ impl<H> std::fmt::Debug for Queues<H> {
 }
 
 /// Runs a verb on an engine whose calls never wait: one poll completes it.
-pub fn poll_once<T>(future: impl Future<Output = T>) -> Result<T, StoreError> {
+pub fn poll_once<T>(future: impl Future<Output = T>) -> Result<T> {
     match pin!(future).poll(&mut TaskContext::from_waker(Waker::noop())) {
         Poll::Ready(value) => Ok(value),
-        Poll::Pending => Err(StoreError::Unavailable(
-            "a verb waits for something that is not the storage".into(),
-        )),
+        Poll::Pending => Err(StoreError::Unavailable("a verb waits for something that is not the storage".into())),
     }
 }
 
-/// What an engine tells of its commits. `now`: its clock.
-pub fn notifier(
-    listener: Arc<dyn Listener>,
-    now: impl Fn() -> Timestamp + Send + 'static,
-) -> io::Result<Arc<Notifier>> {
+/// Publishes the events of an engine's commits. `now`: its clock.
+pub fn notifier(setup: Setup, now: impl Fn() -> Timestamp + Send + 'static) -> io::Result<Arc<Notifier>> {
     let made: Arc<OnceLock<Weak<Notifier>>> = Arc::default();
     let notifier = made.clone();
     let until = move |at: Timestamp| at.since(now());
@@ -120,33 +115,29 @@ pub fn notifier(
             notifier.job_is_due(queue);
         }
     })?;
-    let notifier = Arc::new(Notifier::new(listener, timer));
+    let notifier = Arc::new(Notifier::new(setup, timer));
     drop(made.set(Arc::downgrade(&notifier)));
     Ok(notifier)
 }
 
 impl<H: Host> Queues<H> {
-    /// Looks what is due, and announces it.
-    pub async fn open(host: H, notifier: Arc<Notifier>) -> Result<Self, StoreError> {
+    /// Makes the configured queues, looks what is due, and announces it.
+    pub async fn open(host: H, notifier: Arc<Notifier>) -> Result<Self> {
         let queues = Self { host, notifier, inner: Mutex::default() };
         lock(&queues.inner).tidied_at = queues.host.now();
         let names = queues.names().await?;
-        let next = match queues.run(Arc::default(), 0, Verb::NextDue(names)).await? {
-            Answer::Sweep(_, next) => next,
-            _ => Vec::new(),
-        };
-        for (queue, at) in next {
-            if let Some(at) = at {
-                let event = super::Event::Due { queue, at, job: false };
-                queues.notifier.note(event);
+        if let Answer::Sweep(_, next) = queues.run(Verb::NextDue(names)).await? {
+            for (queue, at) in next {
+                at.into_iter().for_each(|at| queues.notifier.note(&queue, at));
             }
         }
         queues.notifier.announce();
+        queues.follow().await?;
         Ok(queues)
     }
 
     /// Jobs on their way from one queue to another, which may be seen in both; a server that runs completes their moves.
-    pub async fn moving(&self) -> Result<u64, StoreError> {
+    pub async fn moving(&self) -> Result<u64> {
         match self.host.view(View::Moving).await? {
             Viewed::Moving(jobs) => Ok(jobs),
             _ => Err(wrong_answer()),
@@ -157,98 +148,117 @@ impl<H: Host> Queues<H> {
         &self.host
     }
 
-    async fn names(&self) -> Result<Vec<QueueName>, StoreError> {
+    /// The same store with its engine inside another one: tests watch it so.
+    pub fn wrap<G: Host>(self, around: impl FnOnce(H) -> G) -> Queues<G> {
+        Queues { host: around(self.host), notifier: self.notifier, inner: self.inner }
+    }
+
+    async fn names(&self) -> Result<Vec<QueueName>> {
         match self.host.view(View::Names).await? {
             Viewed::Names(names) => Ok(names),
             _ => Err(wrong_answer()),
         }
     }
 
-    async fn run(
-        &self,
-        settings: Arc<Settings>,
-        seed: u64,
-        verb: Verb,
-    ) -> Result<Answer, StoreError> {
-        let (reply, answer) = self.reply(String::new());
-        self.host.submit(Call { settings, seed, verb }, reply)?;
-        answer.await.unwrap_or_else(|_| Err(unanswered()))
-    }
-
-    fn reply(&self, request_id: String) -> (Reply, oneshot::Receiver<Result<Answer, StoreError>>) {
+    /// Hands a call to the engine.
+    fn submit(&self, verb: Verb, request_id: String) -> Result<oneshot::Receiver<Result<Answer>>> {
         let (sender, answer) = oneshot::channel();
-        (Reply { sender, request_id, notifier: self.notifier.clone() }, answer)
+        let reply = Reply { sender, request_id, notifier: self.notifier.clone() };
+        let call = Call { settings: self.settings(), seed: self.notifier.random(), verb };
+        self.host.submit(call, reply)?;
+        Ok(answer)
     }
 
-    /// Jobs of callers who have gone return before anything else is done.
-    async fn call(&self, ask: Ask, verb: Verb) -> Result<Answer, StoreError> {
-        self.follow(&ask.settings).await?;
-        self.run(ask.settings, ask.seed, verb).await
+    async fn run(&self, verb: Verb) -> Result<Answer> {
+        self.submit(verb, String::new())?.await.unwrap_or_else(|_| Err(unanswered()))
+    }
+
+    /// Jobs of callers that have gone return before anything else is done.
+    async fn call(&self, verb: Verb) -> Result<Answer, Error> {
+        self.follow().await?;
+        match self.run(verb).await? {
+            Answer::Refused(refusal) => Err(self.refused(refusal)),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn view(&self, view: View) -> Result<Viewed, Error> {
+        match self.host.view(view).await? {
+            Viewed::Refused(refusal) => Err(self.refused(refusal)),
+            viewed => Ok(viewed),
+        }
+    }
+
+    fn refused(&self, mut refusal: Refusal) -> Error {
+        if let Refusal::JobNotFound { searched: Some((queue, kept)), .. } = &mut refusal {
+            *kept = self.settings().queue(queue).completed_retention;
+        }
+        refusal.into()
     }
 
     /// All of them are handed to the engine before the first is waited for: the caller may go away meanwhile. Those that the
     /// engine refuses return when their leases end.
-    async fn return_undelivered(&self, settings: &Arc<Settings>) -> Result<(), StoreError> {
-        let mut refused = Ok(());
-        let mut answers = Vec::new();
-        for claim in self.notifier.take_undelivered() {
-            let (reply, answer) = self.reply(String::new());
-            let seed = claim.answer;
-            let verb = Verb::Undelivered(claim);
-            let submitted =
-                self.host.submit(Call { settings: settings.clone(), seed, verb }, reply);
-            match submitted {
-                Ok(()) => answers.push(answer),
-                Err(error) => refused = Err(error),
-            }
+    async fn return_undelivered(&self) -> Result<()> {
+        let submit = |claim: UndeliveredClaim| self.submit(Verb::Undelivered(claim), String::new());
+        let submitted: Vec<_> = self.notifier.take_undelivered().into_iter().map(submit).collect();
+        for answer in submitted {
+            answer?.await.unwrap_or_else(|_| Err(unanswered()))?;
         }
-        for answer in answers {
-            answer.await.unwrap_or_else(|_| Err(unanswered()))?;
-        }
-        refused
+        Ok(())
     }
 
-    /// Settings that the last call brought, for calls that bring none.
-    fn last_settings(&self) -> Arc<Settings> {
-        lock(&self.inner).settings.clone().unwrap_or_default()
+    /// Those in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.notifier.settings()
     }
 
-    /// What other settings let out of a queue is told, and jobs of callers who have gone return.
-    async fn follow(&self, settings: &Arc<Settings>) -> Result<(), StoreError> {
-        let changed = {
-            let mut inner = lock(&self.inner);
-            let same = inner.settings.as_ref().is_some_and(|known| Arc::ptr_eq(known, settings));
-            if !same {
-                inner.settings = Some(settings.clone());
+    /// Calls from now on are decided by these; the next one makes their queues.
+    pub fn set_settings(&self, settings: Arc<Settings>) {
+        self.notifier.set_settings(settings);
+    }
+
+    /// The same, and makes their queues.
+    pub async fn replace_settings(&self, settings: Arc<Settings>) -> Result<()> {
+        self.set_settings(settings);
+        self.follow().await
+    }
+
+    /// Where the settings are others than before, their queues are made, and jobs that they admit are published. Jobs of
+    /// callers that have gone return.
+    async fn follow(&self) -> Result<()> {
+        let settings = self.settings();
+        let same = |known: &Arc<Settings>| Arc::ptr_eq(known, &settings);
+        if !lock(&self.inner).followed.as_ref().is_some_and(same) {
+            self.host.follow(&settings);
+            if !settings.queues.is_empty() {
+                self.run(Verb::Register(settings.queues.keys().cloned().collect())).await?;
             }
-            !same
-        };
-        if changed {
-            self.host.follow(settings);
             let guarded = self.notifier.memory().guarded();
             if !guarded.is_empty() {
-                self.run(settings.clone(), 0, Verb::Look(guarded)).await?;
+                self.run(Verb::Look(guarded)).await?;
             }
+            lock(&self.inner).followed = Some(settings);
         }
-        self.return_undelivered(settings).await
+        self.return_undelivered().await
     }
 
     /// New settings may make anything due.
-    async fn schedule_all(&self, settings: &Arc<Settings>) -> Result<(), StoreError> {
+    async fn schedule_all(&self) -> Result<()> {
+        let settings = self.settings();
         let known = lock(&self.inner).swept_under.clone();
-        if known.is_some_and(|known| Arc::ptr_eq(&known, settings)) {
+        if known.is_some_and(|known| Arc::ptr_eq(&known, &settings)) {
             return Ok(());
         }
         let now = self.host.now();
         for queue in self.names().await? {
-            self.notifier.note(super::Event::Due { queue, at: now, job: false });
+            self.notifier.note(&queue, now);
         }
-        lock(&self.inner).swept_under = Some(settings.clone());
+        lock(&self.inner).swept_under = Some(settings);
         Ok(())
     }
 
     /// Queues that are empty and unused are forgotten.
-    async fn tidy(&self, ask: &Ask) -> Result<(), StoreError> {
+    async fn tidy(&self) -> Result<()> {
         let now = self.host.now();
         let after = {
             let mut inner = lock(&self.inner);
@@ -264,34 +274,15 @@ impl<H: Host> Queues<H> {
         if from + some.len() < names.len() {
             lock(&self.inner).tidied = some.last().cloned();
         }
-        let idle: Vec<_> =
-            some.into_iter().filter(|queue| !self.notifier.is_scheduled(queue)).collect();
+        let idle: Vec<_> = some.into_iter().filter(|queue| !self.notifier.is_scheduled(queue)).collect();
         if !idle.is_empty() {
-            self.run(ask.settings.clone(), ask.seed, Verb::Forget(idle)).await?;
+            self.run(Verb::Forget(idle)).await?;
         }
         Ok(())
     }
 }
 
-/// A claim's caller, who may go away when the answer is there but not yet received.
-struct Fetch<'a> {
-    notifier: &'a Notifier,
-    answer: oneshot::Receiver<Result<Answer, StoreError>>,
-    request_id: &'a str,
-}
-
-impl Drop for Fetch<'_> {
-    fn drop(&mut self) {
-        // From here on the engine notices by itself that the caller has gone.
-        self.answer.close();
-        if let Ok(Ok(Answer::Claim(Some(claimed)))) = self.answer.try_recv() {
-            let claim = Unanswered::new(&claimed.jobs, claimed.answer, self.request_id);
-            self.notifier.undelivered(claim, claimed.now);
-        }
-    }
-}
-
-/// Each verb has one kind of answer; another one tells nothing about what was written.
+/// Each verb has one kind of answer; another one says nothing about what was written.
 fn wrong_answer() -> StoreError {
     StoreError::OutcomeUnknown("the engine answered another call".into())
 }

@@ -1,16 +1,14 @@
 //! Listing a queue's jobs: a walk along its indexes, from where the page before ended.
 
-use super::{
-    get_job::{self, Detail, Head, counted},
-    records,
-};
-use crate::{
-    domain::{ids::JobId, job::State, time::Timestamp},
-    store::{
-        JobPage, JobPosition, JobQuery, JobView, StoreError, sizes,
-        storage::{Entry, Found, Index, Member, Read, Reads, RecordKey, Table},
-    },
-};
+use super::answers::{Answers, ask, ask_known, range};
+use super::get_job::{self, Detail, counted};
+use super::records;
+use super::refusal;
+use crate::domain::{JobId, State, Timestamp};
+use crate::queue::{JobPage, JobPosition, JobQuery, JobView, sizes};
+use crate::store::Result;
+use crate::store::storage::{Entry, Found, Index, Member, Read, Reads, RecordKey, Table};
+use bytes::Bytes;
 use std::ops::ControlFlow;
 
 /// Entries of one read.
@@ -18,28 +16,16 @@ const ENTRIES_MAX: usize = 250;
 /// The same where whole jobs are listed.
 const WHOLE_MAX: usize = 50;
 
-/// A page of a queue's jobs. `None`: no such queue.
-pub(crate) async fn jobs<S: Reads>(
-    store: &mut S,
-    query: &JobQuery,
-) -> Result<Option<JobPage>, StoreError> {
-    let mut walk = Walk {
-        store,
-        query,
-        page: JobPage::default(),
-        looked: 0,
-        bytes: 0,
-        ahead: 0,
-        last: query.after.clone(),
-    };
+/// A page of a queue's jobs.
+pub(crate) async fn jobs<S: Reads>(store: &mut S, query: &JobQuery) -> refusal::Result<JobPage> {
+    let mut walk =
+        Walk { store, query, page: JobPage::default(), looked: 0, bytes: 0, ahead: 0, last: query.after.clone() };
     for (state, after) in query.walk() {
-        match walk.state(state, after.cloned()).await? {
-            None => return Ok(None),
-            Some(ControlFlow::Continue(())) => {}
-            Some(ControlFlow::Break(())) => break,
+        if walk.state(state, after.cloned()).await?.is_break() {
+            break;
         }
     }
-    Ok(Some(walk.page))
+    Ok(walk.page)
 }
 
 struct Walk<'a, S> {
@@ -54,45 +40,34 @@ struct Walk<'a, S> {
 }
 
 impl<S: Reads> Walk<'_, S> {
-    /// `None`: there is no such queue. A break ends the page.
-    async fn state(
-        &mut self,
-        state: State,
-        mut after: Option<JobPosition>,
-    ) -> Result<Option<ControlFlow<()>>, StoreError> {
-        if state == State::Ready && !self.count_ahead(after.as_ref()).await? {
-            return Ok(None);
+    /// A break ends the page.
+    async fn state(&mut self, state: State, mut after: Option<JobPosition>) -> refusal::Result<ControlFlow<()>> {
+        if state == State::Ready {
+            self.count_ahead(after.as_ref()).await?;
         }
         loop {
             let limit = self.entries();
             let reads = reads(state, after.as_ref(), limit);
-            let Some(found) = self.store.read(&self.query.queue, &reads).await? else {
-                return Ok(None);
-            };
+            let found = ask_known(self.store, &self.query.queue, &reads).await?;
             let seen = in_order(state, found, limit);
             let Some((_, last)) = seen.last() else {
-                return Ok(Some(ControlFlow::Continue(())));
+                return Ok(ControlFlow::Continue(()));
             };
             after = Some(position(state, last));
             if self.steps(state, &seen).await?.is_break() {
-                return Ok(Some(ControlFlow::Break(())));
+                return Ok(ControlFlow::Break(()));
             }
         }
     }
 
     /// False: there is no such queue.
-    async fn count_ahead(&mut self, after: Option<&JobPosition>) -> Result<bool, StoreError> {
-        let Some(after) = after else { return Ok(true) };
-        let Entry { member: Member::Position(position), .. } = entry_of(after) else {
-            return Ok(true);
-        };
-        let read = Read::Ahead(position, get_job::AHEAD_MAX + 1);
-        let Some(found) = self.store.read(&self.query.queue, &[read]).await? else {
-            return Ok(false);
-        };
-        let ahead = found.first().map_or(0, Found::number);
-        self.ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
-        Ok(true)
+    async fn count_ahead(&mut self, after: Option<&JobPosition>) -> Result<()> {
+        if let Some(Entry { member: Member::Position(position), .. }) = after.map(entry_of) {
+            let read = Read::Ahead(position, get_job::AHEAD_MAX + 1);
+            let ahead = ask(self.store, &self.query.queue, &[read]).await?.number();
+            self.ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
+        }
+        Ok(())
     }
 
     /// Not many more than the page can take.
@@ -106,32 +81,22 @@ impl<S: Reads> Walk<'_, S> {
         room.min(looks).saturating_add(1).min(most)
     }
 
-    async fn steps(
-        &mut self,
-        state: State,
-        seen: &[(Index, Entry)],
-    ) -> Result<ControlFlow<()>, StoreError> {
+    async fn steps(&mut self, state: State, seen: &[(Index, Entry)]) -> Result<ControlFlow<()>> {
         let query = self.query;
         let detail = if query.full { Detail::Whole } else { Detail::Brief };
         let mut heads = get_job::heads(self.store, &query.queue, seen).await?;
-        for head in &mut heads {
-            let is_wanted = |head: &Head| match &query.job_type {
-                Some(wanted) => head.job_type() == wanted,
-                None => true,
-            };
-            *head = head.take().filter(is_wanted);
+        if let Some(wanted) = &query.job_type {
+            heads.iter_mut().for_each(|head| drop(head.take_if(|head| head.job_type() != wanted)));
         }
-        let mut from = 0;
-        while from < heads.len() {
-            let group = get_job::group(&heads[from..], detail);
-            let group = &heads[from..from + group];
-            let views = get_job::complete(self.store, &query.queue, group, detail).await?;
-            for (view, (_, entry)) in views.into_iter().zip(&seen[from..]) {
+        let mut entries = seen.iter();
+        while let left @ 1.. = entries.len() {
+            let heads = &heads[heads.len() - left..];
+            let views = get_job::complete_some(self.store, &query.queue, heads, detail).await?;
+            for (view, (_, entry)) in views.into_iter().zip(&mut entries) {
                 if self.step(position(state, entry), view).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
-            from += group.len();
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -178,21 +143,16 @@ fn reads(state: State, after: Option<&JobPosition>, limit: usize) -> Vec<Read> {
         return vec![Read::Scan(Table::Lease, after, limit)];
     }
     let after = after.map(entry_of);
-    let range = |index: &Index| {
-        let (index, after) = (*index, after.clone());
-        Read::Range { index, after, up_to: None, limit, reverse: false }
-    };
-    indexes(state).iter().map(range).collect()
+    indexes(state).iter().map(|index| range(*index, after.clone(), limit)).collect()
 }
 
 /// The first `limit` of what was found, in the order of the list.
-fn in_order(state: State, found: Vec<Found>, limit: usize) -> Vec<(Index, Entry)> {
+fn in_order(state: State, found: Answers, limit: usize) -> Vec<(Index, Entry)> {
     let mut seen: Vec<(Index, Entry)> = Vec::new();
     for (index, found) in indexes(state).iter().zip(found) {
         let entries = match found {
-            Found::Scanned(leases) => {
-                leases.into_iter().filter_map(|(key, _)| leased(&key)).collect()
-            }
+            // Their scores are not known, and not needed.
+            Found::Scanned(leases) => leases.iter().filter_map(leased).collect(),
             found => found.entries(),
         };
         seen.extend(entries.into_iter().map(|entry| (*index, entry)));
@@ -204,8 +164,7 @@ fn in_order(state: State, found: Vec<Found>, limit: usize) -> Vec<(Index, Entry)
     seen
 }
 
-/// Its score is not known, and not needed.
-fn leased(key: &RecordKey) -> Option<Entry> {
+fn leased((key, _): &(RecordKey, Bytes)) -> Option<Entry> {
     match key {
         RecordKey::Number(number) => Some(Entry::number(0, *number)),
         _ => None,
@@ -213,26 +172,14 @@ fn leased(key: &RecordKey) -> Option<Entry> {
 }
 
 fn position(state: State, entry: &Entry) -> JobPosition {
-    let numbered = |number| JobPosition {
-        state,
-        priority: 0,
-        at: Timestamp::default(),
-        number,
-        id: String::new(),
-    };
     let number = entry.member.job().unwrap_or_default();
-    match (&entry.member, state) {
-        (Member::Position(position), _) => JobPosition {
-            priority: records::priority(position.rank),
-            at: position.ready_at,
-            ..numbered(number)
-        },
-        (_, State::Dead) => numbered(entry.score),
-        (_, State::Completed) => {
-            JobPosition { at: Timestamp::from_millis(entry.score), ..numbered(number) }
-        }
-        _ => numbered(number),
-    }
+    let (priority, at, number) = match (&entry.member, state) {
+        (Member::Position(position), _) => (records::priority(position.rank), position.ready_at, number),
+        (_, State::Dead) => (0, Timestamp::default(), entry.score),
+        (_, State::Completed) => (0, Timestamp::from_millis(entry.score), number),
+        _ => (0, Timestamp::default(), number),
+    };
+    JobPosition { state, priority, at, number, id: String::new() }
 }
 
 /// From [`position`]: an entry that is behind the one at this position, and before the next. It need not be there.
@@ -253,6 +200,3 @@ fn entry_of(position: &JobPosition) -> Entry {
         State::Leased | State::Completed => Entry::number(position.at.millis(), number),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,50 +4,53 @@
 //! fences say what the decision was made from (`state_changes.rs` is the only writer of indexes). A fence that fails means that
 //! the facts were old: the verb reads again.
 
+mod answers;
 mod api;
 mod breakers;
 mod bulk;
+mod calls;
 mod cancel;
 mod claim;
 mod claim_requests;
 mod context;
-mod copy;
 mod cross_queue;
 mod dead_letters;
 mod due_timer;
 mod encoding;
 mod enqueue;
+mod events;
 mod facts;
 mod find;
-#[cfg(test)]
-mod fixture;
 mod get_job;
+mod handover;
 mod host;
 pub mod hosts;
+mod import;
 mod list_jobs;
 mod notifier;
 mod outcome;
-mod pause;
-mod purge;
 mod queues;
 mod records;
+mod refusal;
 mod removal;
 mod requests;
 mod requeue;
 mod retention;
 mod select;
 mod settle;
+mod sizes;
 mod state_changes;
-mod stats;
 mod sweep;
 mod undelivered;
 mod verify;
+mod views;
+mod waiting_because;
 
 /// The records of jobs, for the benchmarks alone.
 #[doc(hidden)]
 pub mod measured {
     use super::records;
-    use crate::domain::job::Spec;
+    use crate::domain::Spec;
     use bytes::Bytes;
 
     pub fn write_job(spec: &Spec) -> Bytes {
@@ -60,8 +63,14 @@ pub mod measured {
 }
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
-pub use context::{CallContext, Event, QueueMemory, StoreLimits};
+pub use calls::*;
+pub use context::{CallContext, QueueMemory, StoreLimits};
 pub use enqueue::Incoming;
+pub use events::{BreakerEvent, DeadLetterEvent, Event, EventKind, Subscriber, Subscribers};
+pub use handover::{ABANDONED_CLAIM_KEPT, Handover, HandoverGuard, UndeliveredClaim};
 pub use host::{Host, Queues, Reply, notifier, poll_once};
-pub use notifier::Notifier;
-pub use verify::verify;
+pub use notifier::{Notifier, Setup};
+pub use refusal::{Error, Refusal};
+pub use verify::{FINDINGS_MAX, VerifiedQueue, VerifyProgress, VerifyReport, verify};
+pub use views::*;
+pub use waiting_because::waiting_because;

@@ -1,18 +1,13 @@
-//! What follows a commit: waiters are notified, the log hears of dead letters and breakers, and the schedule of sweeps learns when
+//! What follows a commit: waiters are notified, dead letters and breakers are logged, and the schedule of sweeps learns when
 //! something is due.
 
-use super::{
-    context::{Event, QueueMemory},
-    due_timer::DueTimer,
-};
-use crate::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{Listener, Unanswered},
-};
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use super::context::{CallContext, QueueMemory, StoreLimits};
+use super::due_timer::DueTimer;
+use super::events::{Event, Subscribers, Wanted};
+use super::handover::UndeliveredClaim;
+use crate::domain::{QueueName, Settings, Timestamp};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// When each queue next has something due.
 #[derive(Debug, Default)]
@@ -60,9 +55,31 @@ impl Schedule {
     }
 }
 
-/// Takes events after the commit. Shared by the engine and the store around it.
+/// What a store is opened with, whatever its engine.
+#[derive(Clone)]
+pub struct Setup {
+    pub settings: Arc<Settings>,
+    pub subscribers: Subscribers,
+    /// The seed of all randomness in a call.
+    pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            settings: Arc::default(),
+            subscribers: Subscribers::default(),
+            random: Arc::new(crate::env::random::<u64>),
+        }
+    }
+}
+
+/// Takes events after the commit, and has the settings in force. Shared by the engine and the store around it.
 pub struct Notifier {
-    listener: Arc<dyn Listener>,
+    settings: RwLock<Arc<Settings>>,
+    random: Arc<dyn Fn() -> u64 + Send + Sync>,
+    subscribers: Subscribers,
+    wanted: Wanted,
     pub(crate) memory: QueueMemory,
     inner: Mutex<Inner>,
     timer: DueTimer,
@@ -73,9 +90,9 @@ struct Inner {
     sweeps: Schedule,
     /// When the first waiting job of each queue becomes ready.
     jobs: Schedule,
-    /// What the sweeper was told last.
+    /// The time announced to the sweeper last.
     announced: Option<Timestamp>,
-    undelivered: Vec<Unanswered>,
+    undelivered: Vec<UndeliveredClaim>,
 }
 
 impl std::fmt::Debug for Notifier {
@@ -85,8 +102,11 @@ impl std::fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(listener: Arc<dyn Listener>, timer: DueTimer) -> Self {
-        Self { listener, memory: QueueMemory::default(), inner: Mutex::default(), timer }
+    pub(crate) fn new(setup: Setup, timer: DueTimer) -> Self {
+        let Setup { settings, subscribers, random } = setup;
+        let (settings, wanted) = (RwLock::new(settings), subscribers.wanted());
+        let (memory, inner) = (QueueMemory::default(), Mutex::default());
+        Self { settings, random, subscribers, wanted, memory, inner, timer }
     }
 
     /// What this process remembers of the queues.
@@ -94,12 +114,30 @@ impl Notifier {
         &self.memory
     }
 
+    /// Those in force now.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Arc<Settings>) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        (self.random)()
+    }
+
+    /// For one call.
+    pub(crate) fn context(&self, settings: Arc<Settings>, seed: u64, limits: StoreLimits) -> CallContext<'_> {
+        CallContext { wanted: self.wanted, ..CallContext::new(settings, seed, &self.memory, limits) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells what a commit led to. Several events about one queue's jobs are one.
-    pub fn tell(&self, events: Vec<Event>) {
+    pub fn publish(&self, events: Vec<Event>) {
         let mut available: Vec<(QueueName, usize)> = Vec::new();
         let mut inner = self.lock();
         let mut jobs_due = false;
@@ -129,35 +167,21 @@ impl Notifier {
             self.set_timer();
         }
         for (queue, jobs) in available {
-            self.listener.available(&queue, jobs);
+            self.subscribers.publish(&Event::Available { queue, jobs });
         }
-        for event in rest {
-            match event {
-                Event::DeadLettered(notice) => self.listener.died(&notice),
-                Event::CancelRequested(lease) => self.listener.cancel_requested(lease),
-                Event::Breaker(notice) => self.listener.breaker(&notice),
-                Event::Available { .. } | Event::Due { .. } => {}
-            }
-        }
-        if let Some(at) = announce {
-            self.listener.due(at);
+        rest.iter().for_each(|event| self.subscribers.publish(event));
+        self.sweep_due(announce);
+    }
+
+    fn sweep_due(&self, at: Option<Timestamp>) {
+        if let Some(at) = at {
+            self.subscribers.publish(&Event::SweepDue { at });
         }
     }
 
-    /// Something is due, to be announced later.
-    pub(crate) fn note(&self, event: Event) {
-        if let Event::Due { queue, at, job } = event {
-            let mut inner = self.lock();
-            inner.sweeps.note(&queue, at);
-            if job {
-                inner.jobs.note(&queue, at);
-            }
-        }
-    }
-
-    /// Another server has made jobs available, or this one may have missed that.
-    pub fn available(&self, queue: &QueueName, jobs: usize) {
-        self.listener.available(queue, jobs);
+    /// A sweep of this queue has something to do then, to be announced later.
+    pub(crate) fn note(&self, queue: &QueueName, at: Timestamp) {
+        self.lock().sweeps.note(queue, at);
     }
 
     /// A job of this queue is due: a claim that waits for it takes it at once. What follows it is found by that claim, or by the
@@ -165,7 +189,7 @@ impl Notifier {
     pub(crate) fn job_is_due(&self, queue: &QueueName) {
         self.lock().jobs.set(queue, None);
         if !self.memory.is_held(queue) {
-            self.listener.come_due(queue);
+            self.subscribers.publish(&Event::JobDue { queue: queue.clone() });
         }
         self.set_timer();
     }
@@ -180,22 +204,17 @@ impl Notifier {
     // ---- claims that were not delivered ----
 
     /// The caller of a claim has gone: its jobs return with the next call or sweep.
-    pub fn undelivered(&self, claim: Unanswered, now: Timestamp) {
-        if claim.leases.is_empty() {
-            return;
-        }
+    pub(crate) fn undelivered(&self, claim: UndeliveredClaim, now: Timestamp) {
         let queue = claim.leases[0].queue.clone();
         let mut inner = self.lock();
         inner.undelivered.push(claim);
         inner.sweeps.note(&queue, now);
         let announce = inner.announce();
         drop(inner);
-        if let Some(at) = announce {
-            self.listener.due(at);
-        }
+        self.sweep_due(announce);
     }
 
-    pub(crate) fn take_undelivered(&self) -> Vec<Unanswered> {
+    pub(crate) fn take_undelivered(&self) -> Vec<UndeliveredClaim> {
         std::mem::take(&mut self.lock().undelivered)
     }
 
@@ -220,7 +239,7 @@ impl Notifier {
             }
         }
         let first = inner.sweeps.first();
-        // The sweeper hears it here; from now on only what comes earlier is announced.
+        // The sweeper gets it here; from now on only what comes earlier is announced.
         inner.announced = first;
         first
     }
@@ -229,9 +248,7 @@ impl Notifier {
     pub(crate) fn announce(&self) {
         let announce = self.lock().announce();
         self.set_timer();
-        if let Some(at) = announce {
-            self.listener.due(at);
-        }
+        self.sweep_due(announce);
     }
 
     pub(crate) fn is_scheduled(&self, queue: &QueueName) -> bool {
@@ -240,7 +257,7 @@ impl Notifier {
 }
 
 impl Inner {
-    /// When a sweep is needed, where that is earlier than was told before.
+    /// When a sweep is needed, where that is earlier than announced before.
     fn announce(&mut self) -> Option<Timestamp> {
         let at = self.sweeps.first()?;
         let earlier = self.announced.is_none_or(|announced| at < announced);

@@ -1,35 +1,21 @@
-//! Queues as operators see them.
+//! Queues as operators see them, and their counters: of one queue, and of all that there are. Looks at queues, never at jobs.
 
-use super::{
-    context::record,
-    facts::{depth_reads, depths},
-    records,
-    stats::totals,
-};
-use crate::{
-    domain::{
-        breaker::Breaker,
-        ids::{JobId, QueueName},
-        time::Timestamp,
-    },
-    store::{
-        QueueView, StoreError,
-        storage::{
-            CounterGroup, Entry, Found, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey,
-            Table,
-        },
-    },
+use super::answers::{Answers, ask, ask_if_there, range};
+use super::facts::{depth_reads, depths};
+use super::records;
+use super::refusal::{self, Refusal};
+use crate::domain::{JobId, QueueName, Timestamp};
+use crate::queue::{QueueView, Stats, Totals};
+use crate::store::Result;
+use crate::store::storage::{
+    Counter, CounterGroup, Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table,
 };
 
 /// The largest time that stands in a position.
 const TIME_MAX: Timestamp = Timestamp::from_millis((1 << 48) - 1);
 
 /// Queues by name, those after `after`.
-pub(crate) async fn queues<S: Reads>(
-    store: &mut S,
-    after: Option<&QueueName>,
-    limit: usize,
-) -> Result<Vec<QueueView>, StoreError> {
+pub(crate) async fn queues<S: Reads>(store: &mut S, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueView>> {
     let names = store.queues(after, limit).await?;
     let mut views = Vec::with_capacity(names.len());
     for name in names {
@@ -39,24 +25,22 @@ pub(crate) async fn queues<S: Reads>(
 }
 
 /// None: there is no such queue.
-async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueView>, StoreError> {
+async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueView>> {
     let default_rank = records::rank(0);
-    let mut reads: Vec<_> = depth_reads().collect();
-    reads.extend([
+    let more = [
         Read::Counters(CounterGroup::Totals),
         Read::Record(Table::Queue, RecordKey::Only),
         Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP)),
         first_ready(None),
         first_ready(Some(default_rank)),
-    ]);
-    let Some(found) = store.read(&name, &reads).await? else { return Ok(None) };
-    let mut found = found.into_iter();
+    ];
+    let reads: Vec<_> = depth_reads().chain(more).collect();
+    let Some(mut found) = ask_if_there(store, &name, &reads).await? else { return Ok(None) };
     let depths = depths(&mut found);
-    let mut next = || found.next().unwrap_or(Found::Record(None));
-    let totals = totals(next().counters());
-    let queue = next().record().map(|it| record(records::read_queue(&it))).transpose()?;
-    let breaker = next().record().map(|it| record(records::read_breaker(&it))).transpose()?;
-    let (mut first, beyond_default) = (position(next()), position(next()));
+    let totals = totals(found.counters());
+    let queue = found.parse(records::read_queue)?.unwrap_or_default();
+    let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+    let (mut first, beyond_default) = (position(&mut found), position(&mut found));
     // The oldest of all priorities: one look for each priority in use, and most queues use the usual one alone.
     let mut oldest = None;
     while let Some(Position { rank, ready_at, .. }) = first {
@@ -64,36 +48,73 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
         first = if rank == default_rank {
             beyond_default
         } else {
-            let found = store.read(&name, &[first_ready(Some(rank))]).await?;
-            found.and_then(|mut found| found.pop()).and_then(position)
+            position(&mut ask(store, &name, &[first_ready(Some(rank))]).await?)
         };
     }
-    Ok(Some(QueueView {
-        name,
-        depths,
-        totals,
-        oldest_ready_at: oldest,
-        pause: queue.unwrap_or_default().pause,
-        breaker: breaker.unwrap_or_else(Breaker::default),
-    }))
+    Ok(Some(QueueView { name, depths, totals, oldest_ready_at: oldest, pause: queue.pause, breaker }))
 }
 
 /// The first of `Ready` whose rank is beyond this one.
 fn first_ready(beyond: Option<u8>) -> Read {
-    let last = |rank| Position {
-        group: NO_GROUP,
-        rank,
-        ready_at: TIME_MAX,
-        number: JobId::NUMBER_MAX,
-        tag: u8::MAX,
-    };
-    let after = beyond.map(|rank| Entry::ready(last(rank)));
-    Read::Range { index: Index::Ready, after, up_to: None, limit: 1, reverse: false }
+    let last = |rank| Position { group: NO_GROUP, rank, ready_at: TIME_MAX, number: JobId::NUMBER_MAX, tag: u8::MAX };
+    range(Index::Ready, beyond.map(|rank| Entry::ready(last(rank))), 1)
 }
 
-fn position(found: Found) -> Option<Position> {
+fn position(found: &mut Answers) -> Option<Position> {
     match found.entries().pop()?.member {
         Member::Position(position) => Some(position),
         _ => None,
     }
+}
+
+// ---- counters ----
+
+/// Names of queues that one read returns.
+const QUEUES_PAGE: usize = 1_000;
+
+/// The counters of one queue, or of all queues together.
+pub(crate) async fn stats<S: Reads>(store: &mut S, queue: Option<&QueueName>) -> refusal::Result<Stats> {
+    if let Some(queue) = queue {
+        return Ok(of_queue(store, queue).await?.ok_or_else(|| Refusal::no_queue(queue))?);
+    }
+    let mut sum = Stats::default();
+    for queue in all_queues(store).await? {
+        if let Some(stats) = of_queue(store, &queue).await? {
+            sum.totals += stats.totals;
+            sum.held += stats.held;
+        }
+    }
+    Ok(sum)
+}
+
+async fn of_queue<S: Reads>(store: &mut S, queue: &QueueName) -> Result<Option<Stats>> {
+    let reads: Vec<_> = depth_reads().chain([Read::Counters(CounterGroup::Totals)]).collect();
+    let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
+    let held = depths(&mut found).held();
+    Ok(Some(Stats { totals: totals(found.counters()), held }))
+}
+
+/// By name.
+pub(crate) async fn all_queues<S: Reads>(store: &mut S) -> Result<Vec<QueueName>> {
+    let mut all: Vec<QueueName> = Vec::new();
+    loop {
+        let page = store.queues(all.last(), QUEUES_PAGE).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
+}
+
+/// From the counters that are not zero.
+pub(crate) fn totals(counters: Vec<(Counter, i64)>) -> Totals {
+    let mut values = [0; Totals::COUNT];
+    for (counter, value) in counters {
+        if let Counter::Total(at) = counter
+            && let Some(total) = values.get_mut(usize::from(at))
+        {
+            *total = value.max(0).cast_unsigned();
+        }
+    }
+    Totals::of(values)
 }

@@ -19,18 +19,16 @@ pub(crate) use lease::*;
 pub(crate) use names::*;
 pub(crate) use queue_state::*;
 
-use super::encoding::{
-    FORMAT, Read, Reader,
-    Unreadable::{self, Damaged},
-    put_u48,
-};
-use crate::{domain::time::Timestamp, store::StoreError};
+use super::encoding::Unreadable::{self, Damaged};
+use super::encoding::{FORMAT, Read, Reader, put_u48};
+use crate::domain::Timestamp;
+use crate::store::{Result, StoreError};
+use bytes::Bytes;
 
 /// Larger bodies stand in a record of their own.
 const INLINE_BODY_MAX: usize = 1024;
 /// Content types that nearly every job has, in one byte.
-const KNOWN_CONTENT_TYPES: [&str; 3] =
-    ["application/json", "text/plain", "application/octet-stream"];
+const KNOWN_CONTENT_TYPES: [&str; 3] = ["application/json", "text/plain", "application/octet-stream"];
 /// The largest time that stands in six bytes.
 const TIME_MAX: u64 = (1 << 48) - 1;
 
@@ -43,7 +41,7 @@ fn read_time(read: &mut Reader<'_>) -> Read<Timestamp> {
 }
 
 /// A record of a newer server is an error that says so; what is damaged is `None`.
-pub(crate) fn readable<T>(read: Read<T>) -> Result<Option<T>, StoreError> {
+pub(crate) fn readable<T>(read: Read<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
         Err(Damaged) => Ok(None),
@@ -51,4 +49,9 @@ pub(crate) fn readable<T>(read: Read<T>) -> Result<Option<T>, StoreError> {
             "a record has format {format}, and this server reads formats up to {FORMAT}: use the newer redrive that wrote it"
         ))),
     }
+}
+
+/// The same of a record that may not be there.
+pub(crate) fn read_if<'r, T>(record: Option<&'r Bytes>, read: impl FnOnce(&'r [u8]) -> Read<T>) -> Result<Option<T>> {
+    record.map_or(Ok(None), |record| readable(read(record)))
 }

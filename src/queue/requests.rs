@@ -2,22 +2,15 @@
 //! batch before it left it, and puts it as it is afterwards. So a call that is repeated after a crash goes on where it stood,
 //! calls that are made twice at the same time share one answer, and each reports exactly what it did.
 
-use super::{
-    encoding::{FORMAT, Read, Reader, Unreadable::Damaged, open, put_id, put_u48, put_u64, seal},
-    facts::record_fence,
-    records,
-    state_changes::Changes,
-};
-use crate::{
-    domain::{
-        ids::{JobId, QueueName},
-        time::Timestamp,
-    },
-    store::{
-        Deaths, REPLY_KEPT, RequestId, SkipReason, StoreError,
-        storage::{self, Entry, Found, Index, Member, Reads, RecordKey, Table},
-    },
-};
+use super::answers::ask_known;
+use super::encoding::{FORMAT, Read, Reader, open, put_id, put_list, put_place, put_u48, put_u64, seal};
+use super::facts::record_fence;
+use super::records;
+use super::refusal::{Refusal, Result};
+use super::state_changes::Changes;
+use crate::domain::{JobId, QueueName, Timestamp};
+use crate::queue::{Deaths, REPLY_KEPT, RequestId, SkipReason};
+use crate::store::storage::{self, Entry, Index, Member, Reads, RecordKey, Table};
 use bytes::Bytes;
 
 /// How far a bulk call is.
@@ -47,108 +40,55 @@ impl BulkProgress {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct RequestRecord {
-    asked: [u8; 32],
-    expires_at: Timestamp,
-    progress: BulkProgress,
-}
+/// Their places are their codes.
+const SKIP_REASONS: [SkipReason; 4] =
+    [SkipReason::JobNotFound, SkipReason::KeyTaken, SkipReason::IdTaken, SkipReason::DataCorrupt];
 
-fn skip_code(reason: SkipReason) -> u8 {
-    match reason {
-        SkipReason::JobNotFound => 1,
-        SkipReason::KeyTaken => 2,
-        SkipReason::IdTaken => 3,
-        SkipReason::DataCorrupt => 4,
+fn encode(asked: &[u8; 32], expires_at: Timestamp, progress: &BulkProgress) -> Bytes {
+    let mut out = Vec::with_capacity(96 + 17 * progress.ids.len());
+    out.push(FORMAT);
+    out.extend_from_slice(asked);
+    put_u48(&mut out, expires_at.millis());
+    out.push(u8::from(progress.finished) | u8::from(progress.has_more) << 1);
+    let numbers = [progress.count, progress.left.after, progress.left.up_to, progress.looked_at, progress.bytes];
+    for number in numbers {
+        put_u64(&mut out, number);
     }
+    put_list(&mut out, &progress.ids, put_id);
+    put_list(&mut out, &progress.skipped, |out, (id, reason)| {
+        put_id(out, id);
+        put_place(out, &SKIP_REASONS, reason);
+    });
+    put_list(&mut out, &progress.moving, |out, (number, id)| {
+        put_u64(out, *number);
+        put_id(out, id);
+    });
+    seal(out).into()
 }
 
-fn skip_of(code: u8) -> Read<SkipReason> {
-    Ok(match code {
-        1 => SkipReason::JobNotFound,
-        2 => SkipReason::KeyTaken,
-        3 => SkipReason::IdTaken,
-        4 => SkipReason::DataCorrupt,
-        _ => return Err(Damaged),
-    })
+/// What follows is a newer server's.
+fn decode(record: &[u8]) -> Read<([u8; 32], Timestamp, BulkProgress)> {
+    let mut read = open(record)?;
+    let asked = read.array()?;
+    let expires_at = Timestamp::from_millis(read.u48()?);
+    let flags = read.u8()?;
+    let progress = BulkProgress {
+        finished: flags & 1 != 0,
+        has_more: flags & 2 != 0,
+        count: read.u64()?,
+        left: Deaths { after: read.u64()?, up_to: read.u64()? },
+        looked_at: read.u64()?,
+        bytes: read.u64()?,
+        ids: read.list(Reader::id)?,
+        skipped: read.list(|read| Ok((read.id()?, read.place(&SKIP_REASONS)?)))?,
+        moving: read.list(|read| Ok((read.u64()?, read.id()?)))?,
+    };
+    Ok((asked, expires_at, progress))
 }
 
-impl RequestRecord {
-    fn bytes(&self) -> Bytes {
-        let progress = &self.progress;
-        let mut out = Vec::with_capacity(96 + 17 * progress.ids.len());
-        out.push(FORMAT);
-        out.extend_from_slice(&self.asked);
-        put_u48(&mut out, self.expires_at.millis());
-        out.push(u8::from(progress.finished) | u8::from(progress.has_more) << 1);
-        let numbers = [
-            progress.count,
-            progress.left.after,
-            progress.left.up_to,
-            progress.looked_at,
-            progress.bytes,
-        ];
-        for number in numbers {
-            put_u64(&mut out, number);
-        }
-        put_u64(&mut out, progress.ids.len() as u64);
-        for id in &progress.ids {
-            put_id(&mut out, id);
-        }
-        put_u64(&mut out, progress.skipped.len() as u64);
-        for (id, reason) in &progress.skipped {
-            put_id(&mut out, id);
-            out.push(skip_code(*reason));
-        }
-        put_u64(&mut out, progress.moving.len() as u64);
-        for (number, id) in &progress.moving {
-            put_u64(&mut out, *number);
-            put_id(&mut out, id);
-        }
-        seal(out).into()
-    }
-
-    /// What follows is a newer server's.
-    fn read(record: &[u8]) -> Read<Self> {
-        let mut read = open(record)?;
-        let asked = read.array()?;
-        let expires_at = Timestamp::from_millis(read.u48()?);
-        let flags = read.u8()?;
-        let count = read.u64()?;
-        let left = Deaths { after: read.u64()?, up_to: read.u64()? };
-        let (looked_at, bytes) = (read.u64()?, read.u64()?);
-        let ids = list(&mut read, |read| read.id())?;
-        let skipped = list(&mut read, |read| Ok((read.id()?, skip_of(read.u8()?)?)))?;
-        let moving = list(&mut read, |read| Ok((read.u64()?, read.id()?)))?;
-        let (finished, has_more) = (flags & 1 != 0, flags & 2 != 0);
-        let progress = BulkProgress {
-            finished,
-            count,
-            ids,
-            skipped,
-            has_more,
-            left,
-            looked_at,
-            bytes,
-            moving,
-        };
-        Ok(Self { asked, expires_at, progress })
-    }
-}
-
-fn list<T>(read: &mut Reader<'_>, mut one: impl FnMut(&mut Reader<'_>) -> Read<T>) -> Read<Vec<T>> {
-    let count = read.u64()?;
-    (0..count).map(|_| one(read)).collect()
-}
-
-/// What is known of a call.
-pub(crate) enum Earlier {
-    /// It has not begun, or is not finished. `progress` is none where it has not begun.
-    Open(Journal, Option<BulkProgress>),
-    /// It was carried out.
-    Answered(BulkProgress),
-    /// Another call had the request id.
-    Another,
+/// Its entry in `Expires`.
+pub(crate) fn expiry(table: Table, key: RecordKey, at: Timestamp) -> Entry {
+    Entry { score: at.millis(), member: Member::Record(table, key) }
 }
 
 /// The journal of one call; of a call without a request id nothing is written.
@@ -162,43 +102,25 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// `call`: whose request ids they are. None: there is no such queue, if it was looked at.
+    /// `call`: whose request ids they are. With how far the call is, if it has begun.
     pub(crate) async fn find<S: Reads>(
-        store: &mut S,
-        queue: &QueueName,
-        call: &str,
-        request: Option<&RequestId>,
-    ) -> Result<Option<Earlier>, StoreError> {
-        let Some(request) = request else {
-            return Ok(Some(Earlier::Open(Self::default(), None)));
-        };
+        store: &mut S, queue: &QueueName, call: &str, request: Option<&RequestId>,
+    ) -> Result<(Self, Option<BulkProgress>)> {
+        let Some(request) = request else { return Ok((Self::default(), None)) };
         let key = RecordKey::Text(format!("{call}:{}", request.id).into());
         let read = storage::Read::Record(Table::Request, key.clone());
-        let Some(mut found) = store.read(queue, &[read]).await? else { return Ok(None) };
-        let request_key = Some((key, request.asked));
-        let Some(record) = found.pop().and_then(Found::record) else {
-            let journal = Self { request: request_key, record: None, expires_at: None };
-            return Ok(Some(Earlier::Open(journal, None)));
-        };
-        let Some(earlier) = records::readable(RequestRecord::read(&record))? else {
+        let record = ask_known(store, queue, &[read]).await?.record();
+        let mut journal = Self { request: Some((key, request.asked)), record, expires_at: None };
+        let Some(record) = &journal.record else { return Ok((journal, None)) };
+        let Some((asked, expires_at, progress)) = records::readable(decode(record))? else {
             // A damaged record answers that nothing more was done, which is so.
-            return Ok(Some(Earlier::Answered(BulkProgress::default())));
+            return Ok((journal, Some(BulkProgress { finished: true, ..BulkProgress::default() })));
         };
-        let expires_at = Some(earlier.expires_at);
-        let journal = Self { request: request_key, record: Some(record), expires_at };
-        Ok(Some(if earlier.expires_at <= store.now() {
-            Earlier::Open(journal, None)
-        } else if earlier.asked != request.asked {
-            Earlier::Another
-        } else if earlier.progress.finished {
-            Earlier::Answered(earlier.progress)
-        } else {
-            Earlier::Open(journal, Some(earlier.progress))
-        }))
-    }
-
-    pub(crate) fn is_kept(&self) -> bool {
-        self.request.is_some()
+        journal.expires_at = Some(expires_at);
+        if expires_at <= store.now() {
+            return Ok((journal, None));
+        }
+        if asked == request.asked { Ok((journal, Some(progress))) } else { Err(Refusal::RequestIdTaken.into()) }
     }
 
     /// The first fence of a batch, where the journal is kept.
@@ -209,66 +131,50 @@ impl Journal {
     }
 
     /// Puts the journal as it is after the batch; returns it for the next one.
-    pub(crate) fn put(
-        &self,
-        changes: &mut Changes,
-        progress: &BulkProgress,
-        now: Timestamp,
-    ) -> Self {
-        let Some((key, asked)) = &self.request else { return self.clone() };
+    pub(crate) fn put(&self, changes: &mut Changes, progress: &BulkProgress, now: Timestamp) -> Self {
+        let Some((key, asked)) = &self.request else { return Self::default() };
         let expires_at = now.after(REPLY_KEPT);
-        let entry = |at: Timestamp| {
-            let member = Member::Record(Table::Request, key.clone());
-            Entry { score: at.millis(), member }
-        };
+        let entry = |at| expiry(Table::Request, key.clone(), at);
         if self.expires_at != Some(expires_at) {
             if let Some(at) = self.expires_at {
                 changes.remove(Index::Expires, entry(at));
             }
             changes.insert(Index::Expires, entry(expires_at));
         }
-        let record = RequestRecord { asked: *asked, expires_at, progress: progress.clone() };
-        let bytes = record.bytes();
-        changes.put(Table::Request, key.clone(), bytes.clone());
-        let request = self.request.clone();
-        Self { request, record: Some(bytes), expires_at: Some(expires_at) }
+        let record = encode(asked, expires_at, progress);
+        changes.put(Table::Request, key.clone(), record.clone());
+        Self { request: self.request.clone(), record: Some(record), expires_at: Some(expires_at) }
     }
 
     /// Whether another call with the same request id has gone on meanwhile: the journal's is the first fence.
     pub(crate) fn is_overtaken(&self, failed: &[(usize, storage::Was)]) -> bool {
-        self.is_kept() && failed.iter().any(|(at, _)| *at == 0)
+        self.request.is_some() && failed.iter().any(|(at, _)| *at == 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::encoding::Unreadable::Damaged;
 
     #[test]
     fn a_journal_reads_back_and_a_damaged_one_is_noticed() {
-        let reasons = [
-            SkipReason::JobNotFound,
-            SkipReason::KeyTaken,
-            SkipReason::IdTaken,
-            SkipReason::DataCorrupt,
-        ];
         let progress = BulkProgress {
             finished: true,
             count: 2,
             ids: vec![JobId::parse("a"), JobId::parse("0198f7c0-0000-7000-8000-000000000000")],
-            skipped: reasons.map(|reason| (JobId::parse("s"), reason)).into(),
+            skipped: SKIP_REASONS.map(|reason| (JobId::parse("s"), reason)).into(),
             has_more: true,
             left: Deaths { after: 3, up_to: 1 << 40 },
             looked_at: 7,
             bytes: 1 << 33,
             moving: vec![(9, JobId::parse("m"))],
         };
+        assert_eq!(progress.handled(), 7);
         let expires_at = Timestamp::from_millis(1_800_000_000_000);
-        let record = RequestRecord { asked: [7; 32], expires_at, progress };
-        let mut bytes = record.bytes().to_vec();
-        assert_eq!(RequestRecord::read(&bytes), Ok(record.clone()));
-        assert_eq!(record.progress.handled(), 7);
+        let mut bytes = encode(&[7; 32], expires_at, &progress).to_vec();
+        assert_eq!(decode(&bytes), Ok(([7; 32], expires_at, progress)));
         bytes[40] ^= 1;
-        assert_eq!(RequestRecord::read(&bytes), Err(Damaged));
+        assert_eq!(decode(&bytes), Err(Damaged));
     }
 }

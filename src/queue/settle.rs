@@ -1,60 +1,54 @@
 //! Settle: leases end or go on. The fence is the lease itself: only the one that is out can be settled.
 
 mod extend;
+mod named_once;
 
-use super::{
-    breakers,
-    context::{CallContext, after_some, epoch, inconsistent},
-    facts::{LeaseFacts, OutcomeFacts, QueueFacts},
-    outcome::{self, End},
-    records::Whereabouts,
-    state_changes::{Changes, Total},
-};
-use crate::{
-    domain::{
-        breaker::Guarded as BreakerKind, ids::QueueName, lease::Lease, settings::QueueSettings,
-        time::Timestamp,
-    },
-    store::{
-        Ack, Acked, LeaseLost, Nack, Settled, Settlements, StoreError,
-        storage::{
-            Applied, Batch, Counter, Fence, Found, Mark, NO_GROUP, Publish, Read, RecordKey,
-            Storage, Table, Write, flag,
-        },
-    },
-};
+pub(super) use named_once::named_once;
+
+use super::answers::{ask_if_there, numbered};
+use super::breakers;
+use super::context::{CallContext, after_some, epoch, inconsistent};
+use super::facts::{DeliveryFacts, LeaseFacts, QueueFacts};
+use super::outcome::{self, End};
+use super::records::Whereabouts;
+use super::refusal::Refusal;
+use super::state_changes::{Changes, Total};
+use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Timestamp};
+use crate::queue::{Ack, Acked, Nack, Settled, Settlements};
+use crate::store::Result;
+use crate::store::storage::{Applied, Counter, Fence, Mark, NO_GROUP, Publish, RecordKey, Storage, Table, Write, flag};
 use bytes::Bytes;
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Items of one batch.
 const BATCH_MAX: usize = 500;
 
 /// Ends or prolongs leases, in the order acks, nacks, extends.
-pub(crate) async fn settle<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    items: Settlements,
-) -> Result<Settled, StoreError> {
-    let Settlements { acks, nacks, extends } = items;
-    let mut settled = Settled::default();
+pub(crate) async fn settle<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, items: Settlements) -> Result<Settled> {
     let mut begun = false;
-    if !acks.is_empty() {
-        settled.acks = ack_all(store, cx, &acks).await?;
-        begun = true;
+    let settled = settle_all(store, cx, &items, &mut begun).await;
+    settled.map_err(|error| after_some(error, begun))
+}
+
+/// `begun`: a batch was applied.
+async fn settle_all<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, Settlements { acks, nacks, extends }: &Settlements, begun: &mut bool,
+) -> Result<Settled> {
+    let (mut acked, mut nacked, mut extended) = (unanswered(acks), unanswered(nacks), unanswered(extends));
+    for batch in batches(acks, |ack| &ack.lease) {
+        ack_batch(store, cx, batch, &mut acked).await?;
+        *begun = true;
     }
-    if !nacks.is_empty() {
-        let nacked = nack_all(store, cx, &nacks).await;
-        settled.nacks = nacked.map_err(|error| after_some(error, begun))?;
-        begun = true;
+    for batch in batches(nacks, |nack| &nack.lease) {
+        nack_batch(store, cx, batch, &mut nacked).await?;
+        *begun = true;
     }
-    if !extends.is_empty() {
-        let extended = extend::extend_all(store, cx, &extends).await;
-        settled.extends = extended.map_err(|error| after_some(error, begun))?;
+    for batch in batches(extends, |extend| &extend.lease) {
+        extend::extend_batch(store, cx, batch, &mut extended).await?;
+        *begun = true;
     }
-    Ok(settled)
+    Ok(Settled { acks: all(acked)?, nacks: all(nacked)?, extends: all(extended)? })
 }
 
 /// Items in batches of one queue, each with its place in the call. A job that comes twice is in a later batch: fences look
@@ -81,82 +75,67 @@ fn batches<T>(items: &[T], lease: impl Fn(&T) -> &Lease) -> Vec<Vec<(usize, &T)>
 }
 
 /// Answers of batches, in the order of the call.
-struct Answers<T>(Vec<Option<T>>);
+type Answers<T> = [Option<T>];
 
-impl<T> Answers<T> {
-    fn new(count: usize) -> Self {
-        Self(std::iter::repeat_with(|| None).take(count).collect())
-    }
+fn unanswered<T, A>(items: &[T]) -> Vec<Option<A>> {
+    items.iter().map(|_| None).collect()
+}
 
-    fn set(&mut self, at: usize, answer: T) {
-        self.0[at] = Some(answer);
-    }
-
-    fn all(self) -> Result<Vec<T>, StoreError> {
-        let all: Option<Vec<T>> = self.0.into_iter().collect();
-        all.ok_or_else(|| inconsistent("a settlement has no answer"))
-    }
+fn all<T>(answers: Vec<Option<T>>) -> Result<Vec<T>> {
+    let all: Option<Vec<T>> = answers.into_iter().collect();
+    all.ok_or_else(|| inconsistent("a settlement has no answer"))
 }
 
 // ---- ack ----
 
-type AckAnswer = Result<Acked, LeaseLost>;
-
-async fn ack_all<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    acks: &[Ack],
-) -> Result<Vec<AckAnswer>, StoreError> {
-    let mut answers = Answers::new(acks.len());
-    let mut begun = false;
-    for batch in batches(acks, |ack| &ack.lease) {
-        let queue = batch[0].1.lease.queue.clone();
-        let done = ack_batch(store, cx, &queue, batch, &mut answers).await;
-        done.map_err(|error| after_some(error, begun))?;
-        begun = true;
-    }
-    answers.all()
-}
-
-/// What an Ack has to look at first; most need nothing.
-struct AckFacts {
-    queue: QueueFacts,
-    outcomes: OutcomeFacts,
-    leases: HashMap<u64, LeaseFacts>,
-}
+type AckAnswer = Result<Acked, Refusal>;
 
 async fn ack_batch<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    queue: &QueueName,
-    mut acks: Vec<(usize, &Ack)>,
-    answers: &mut Answers<AckAnswer>,
-) -> Result<(), StoreError> {
+    store: &mut S, cx: &mut CallContext<'_>, mut acks: Vec<(usize, &Ack)>, answers: &mut Answers<AckAnswer>,
+) -> Result<()> {
+    let queue = &acks[0].1.lease.queue;
     let settings = cx.queue(queue);
     let kept = settings.completed_retention.is_some();
-    // Keys that other jobs have, which only damage explains: they are left alone.
-    let mut foreign_keys = HashSet::new();
+    // Most need nothing but their token.
+    let looks = |lease: &Lease| kept || lease.flags & (flag::LOOK | flag::PROBE) != 0;
+    // Ids that other jobs have, which only damage explains: they are left alone.
+    let mut foreign_ids = HashSet::new();
     while !acks.is_empty() {
-        let looks = |lease: &Lease| kept || lease.flags & (flag::LOOK | flag::PROBE) != 0;
-        let facts = if acks.iter().any(|(_, ack)| looks(&ack.lease)) {
-            ack_facts(store, queue, acks.iter().map(|(_, ack)| &ack.lease).filter(|it| looks(it)))
-                .await?
-        } else {
-            None
+        let looked_at = acks.iter().map(|(_, ack)| &ack.lease).filter(|lease| looks(lease));
+        let facts = match looked_at.clone().next() {
+            Some(_) => {
+                let leases = looked_at.map(|lease| (lease.number, lease.epoch));
+                DeliveryFacts::read(store, queue, leases).await?
+            }
+            None => None,
         };
-        let mark = cx.events.len();
-        let now = store.now();
-        let plan = AckPlan::new(&acks, facts.as_ref(), &foreign_keys, &settings, queue, now, cx);
-        let AckPlan { batch, owners, after, moved, frees_a_slot } = plan;
-        match store.apply(queue, &batch).await? {
+        let (mark, now) = (cx.events.len(), store.now());
+        let mut plan = AckPlan {
+            changes: Changes::default(),
+            owners: Vec::with_capacity(acks.len()),
+            foreign_ids: &foreign_ids,
+            settings: &settings,
+            now,
+        };
+        let mut leases = facts.iter().flat_map(|facts| &facts.leases);
+        for (_, ack) in &acks {
+            let facts = if looks(&ack.lease) { leases.next() } else { None };
+            plan.end(ack, facts.and_then(Option::as_ref));
+        }
+        plan.count(&acks);
+        let probes = acks.iter().map(|(_, ack)| &ack.lease).filter(|lease| lease.flags & flag::PROBE != 0);
+        let after = match facts {
+            Some(facts) if probes.clone().next().is_some() => Some(plan.probes_succeeded(probes, facts, queue, cx)),
+            _ => None,
+        };
+        let AckPlan { changes, owners, .. } = plan;
+        match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
                 for (at, _) in &acks {
-                    answers.set(*at, Ok(Acked { already_gone: false }));
+                    answers[*at] = Some(Ok(Acked { already_gone: false }));
                 }
                 if let Some(after) = after {
-                    if moved || frees_a_slot {
-                        cx.available(queue, &after, done.ready, now);
-                    }
+                    cx.available(queue, &after, done.ready, now);
                     cx.memory.remember(queue, Arc::new(after));
                 }
                 if let Some(retention) = settings.completed_retention {
@@ -171,20 +150,20 @@ async fn ack_batch<S: Storage>(
                 for (fence, _) in failed {
                     match owners.get(fence) {
                         Some(Owner::Lease(number)) => drop(gone.insert(*number)),
-                        Some(Owner::Key(number)) => drop(foreign_keys.insert(*number)),
+                        Some(Owner::Id(number)) => drop(foreign_ids.insert(*number)),
                         // The breaker is another: read it again.
                         Some(Owner::Breaker) | None => {}
                     }
                 }
                 let is_gone = |ack: &Ack| gone.contains(&ack.lease.number);
                 for (at, ack) in acks.iter().filter(|(_, ack)| is_gone(ack)) {
-                    answers.set(*at, ack_without_lease(store, &ack.lease).await?);
+                    answers[*at] = Some(ack_without_lease(store, &ack.lease).await?);
                 }
                 acks.retain(|(_, ack)| !is_gone(ack));
             }
             Applied::NoQueue => {
                 for (at, _) in &acks {
-                    answers.set(*at, Ok(Acked { already_gone: true }));
+                    answers[*at] = Some(Ok(Acked { already_gone: true }));
                 }
                 return Ok(());
             }
@@ -193,232 +172,149 @@ async fn ack_batch<S: Storage>(
     Ok(())
 }
 
-async fn ack_facts<S: Storage>(
-    store: &mut S,
-    queue: &QueueName,
-    leases: impl Iterator<Item = &Lease>,
-) -> Result<Option<AckFacts>, StoreError> {
-    let leases: Vec<&Lease> = leases.collect();
-    let epoch = leases.iter().map(|lease| lease.epoch).max().unwrap_or_default();
-    let mut reads: Vec<Read> = QueueFacts::reads().into();
-    reads.extend(OutcomeFacts::reads(epoch));
-    reads.extend(leases.iter().flat_map(|lease| LeaseFacts::reads(lease.number)));
-    let Some(found) = store.read(queue, &reads).await? else { return Ok(None) };
-    let mut found = found.into_iter();
-    let facts = QueueFacts::found(&mut found)?;
-    let outcomes = OutcomeFacts::found(epoch, &mut found)?;
-    let mut by_number = HashMap::with_capacity(leases.len());
-    for lease in leases {
-        if let (Some(facts), _) = LeaseFacts::found(queue, lease.number, &mut found)? {
-            by_number.insert(lease.number, facts);
-        }
-    }
-    Ok(Some(AckFacts { queue: facts, outcomes, leases: by_number }))
-}
-
 /// Whose a fence is.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Lease(u64),
-    Key(u64),
+    Id(u64),
     Breaker,
 }
 
-struct AckPlan {
-    batch: Batch,
+struct AckPlan<'p> {
+    changes: Changes,
     /// Of each fence.
     owners: Vec<Owner>,
-    /// The queue after it, where it was looked at.
-    after: Option<QueueFacts>,
-    moved: bool,
-    frees_a_slot: bool,
+    foreign_ids: &'p HashSet<u64>,
+    settings: &'p QueueSettings,
+    now: Timestamp,
 }
 
-impl AckPlan {
-    fn new(
-        acks: &[(usize, &Ack)],
-        facts: Option<&AckFacts>,
-        foreign_keys: &HashSet<u64>,
-        settings: &QueueSettings,
-        queue: &QueueName,
-        now: Timestamp,
-        cx: &mut CallContext<'_>,
-    ) -> Self {
-        let mut changes = Changes::default();
-        let mut owners = Vec::with_capacity(acks.len());
-        let mut epochs: Vec<(u32, i64)> = Vec::with_capacity(1);
-        let mut retried = 0;
-        let mut probes = Vec::new();
-        for (_, ack) in acks {
-            let Lease { number, flags, .. } = ack.lease;
-            let key = RecordKey::Number(number);
-            let fence = Bytes::copy_from_slice(&ack.lease.fence());
-            let lease = facts.and_then(|facts| facts.leases.get(&number));
-            let lease = lease.filter(|facts| facts.lease.lease.fence()[..] == fence[..]);
-            match lease {
-                // A job that is kept is written again from what the lease says.
-                Some(facts) if settings.completed_retention.is_some() => {
-                    changes.fence(facts.fence());
-                }
-                _ => changes.fence(Fence::Begins(Table::Lease, key, fence)),
+impl AckPlan<'_> {
+    /// `facts`: where the lease was looked at, and is out.
+    fn end(&mut self, ack: &Ack, facts: Option<&LeaseFacts>) {
+        let Lease { number, flags, .. } = ack.lease;
+        let kept = self.settings.completed_retention.is_some();
+        let fence = ack.lease.fence();
+        let facts = facts.filter(|facts| facts.lease.lease.fence() == fence);
+        self.changes.fence(match facts {
+            // A job that is kept is written again from what the lease says.
+            Some(facts) if kept => facts.fence(),
+            _ => Fence::Begins(Table::Lease, RecordKey::Number(number), Bytes::copy_from_slice(&fence)),
+        });
+        self.owners.push(Owner::Lease(number));
+        self.changes.end_lease(&ack.lease);
+        let Some(LeaseFacts { job, .. }) = facts else {
+            if let Some(id) = ack.lease.own_id.as_deref() {
+                self.changes.free_id(id, number);
+                self.owners.push(Owner::Lease(number));
             }
-            owners.push(Owner::Lease(number));
-            changes.end_lease(&ack.lease);
-            match lease {
-                Some(facts) => {
-                    if facts.job.spec.key.is_some() && !foreign_keys.contains(&number) {
-                        let job = &facts.job;
-                        let free_at = job.spec.enqueued_at.after(settings.key_retention);
-                        changes.finish_key(job, free_at, now);
-                        owners.push(Owner::Key(number));
-                    }
-                    if settings.completed_retention.is_some() {
-                        changes.complete(facts, &ack.note, &ack.result, now);
-                    } else {
-                        changes.unwatch_deadline(&facts.job);
-                        if flags & flag::OWN_ID != 0 {
-                            changes.free_id(&facts.job.spec.id.to_string(), number);
-                            owners.push(Owner::Key(number));
-                        }
-                        changes.remove_job(number, flags | facts.job.traits);
-                    }
-                }
-                None => {
-                    if let Some(id) = ack.lease.own_id.as_deref() {
-                        changes.free_id(id, number);
-                        owners.push(Owner::Lease(number));
-                    }
-                    changes.remove_job(number, flags);
-                }
-            }
-            retried += u64::from(flags & flag::RETRIED != 0);
-            if flags & flag::PROBE != 0 {
-                probes.push(&ack.lease);
-            }
-            match epochs.iter_mut().find(|(epoch, _)| *epoch == ack.lease.epoch) {
-                Some((_, count)) => *count += 1,
-                None => epochs.push((ack.lease.epoch, 1)),
-            }
-        }
-        changes.add(Total::Completed, acks.len() as u64);
-        changes.add(Total::SuccessfulRetries, retried);
-        changes.add(Total::RetriedFinished, retried);
-        for (epoch, count) in epochs {
-            changes.write(Write::Add(Counter::Succeeded(epoch), count));
-            changes.write(Write::Raise(Mark::LastSuccess(epoch), now));
-        }
-        let mut plan = Self {
-            batch: Batch::default(),
-            owners,
-            after: None,
-            moved: false,
-            frees_a_slot: !probes.is_empty(),
+            return self.changes.remove_job(number, flags);
         };
-        if let (false, Some(facts)) = (probes.is_empty(), facts) {
-            plan.probes_succeeded(&mut changes, &probes, facts, settings, queue, now, cx);
+        if let Some(facts) = facts.filter(|_| kept) {
+            return self.changes.complete(facts, &ack.note, &ack.result, self.now);
         }
-        plan.batch = changes.batch();
-        plan
+        self.changes.unwatch_deadline(job);
+        if flags & flag::OWN_ID != 0 && !self.foreign_ids.contains(&number) {
+            self.changes.free_id(&job.spec.id.to_string(), number);
+            self.owners.push(Owner::Id(number));
+        }
+        self.changes.remove_job(number, flags | job.traits);
     }
 
-    /// Enough successful probes close the breaker.
-    #[expect(clippy::too_many_arguments, reason = "the facts of one decision")]
-    fn probes_succeeded(
-        &mut self,
-        changes: &mut Changes,
-        probes: &[&Lease],
-        facts: &AckFacts,
-        settings: &QueueSettings,
-        queue: &QueueName,
-        now: Timestamp,
+    fn count(&mut self, acks: &[(usize, &Ack)]) {
+        let mut epochs: Vec<(u32, i64)> = Vec::with_capacity(1);
+        let mut retried = 0;
+        for (_, Ack { lease, .. }) in acks {
+            retried += u64::from(lease.flags & flag::RETRIED != 0);
+            match epochs.iter_mut().find(|(epoch, _)| *epoch == lease.epoch) {
+                Some((_, count)) => *count += 1,
+                None => epochs.push((lease.epoch, 1)),
+            }
+        }
+        self.changes.add(Total::Completed, acks.len() as u64);
+        self.changes.add(Total::SuccessfulRetries, retried);
+        self.changes.add(Total::RetriedFinished, retried);
+        for (epoch, count) in epochs {
+            self.changes.write(Write::Add(Counter::Succeeded(epoch), count));
+            self.changes.write(Write::Raise(Mark::LastSuccess(epoch), self.now));
+        }
+    }
+
+    /// Enough successful probes close the breaker. The queue after them comes back.
+    fn probes_succeeded<'l>(
+        &mut self, probes: impl Iterator<Item = &'l Lease>, facts: DeliveryFacts, queue: &QueueName,
         cx: &mut CallContext<'_>,
-    ) {
-        let mut after = facts.queue.clone();
-        let mut tally = facts.outcomes.tally.clone();
-        let transitions = after.breaker.transitions;
+    ) -> QueueFacts {
+        let DeliveryFacts { queue: mut after, mut outcomes, .. } = facts;
+        let mut outcome_stats = std::mem::take(&mut outcomes.outcome_stats);
+        let (transitions, version) = (after.breaker.transitions, after.version);
         let mut changed = false;
         for lease in probes {
-            let sent = outcome::sent(lease, &after.breaker);
-            changed |= after.breaker.succeed(&mut tally, sent, &settings.breaker, now);
+            let epoch = outcome::epoch_of(lease, &after.breaker);
+            changed |= after.breaker.succeed(&mut outcome_stats, epoch, &self.settings.breaker, self.now);
             after.probes.retain(|started| *started != lease.started_at);
         }
         if changed {
-            changes.fence(facts.queue.version.fence(NO_GROUP));
+            self.changes.fence(version.fence(NO_GROUP));
             self.owners.push(Owner::Breaker);
-            breakers::put_breaker(changes, &mut after, cx);
+            breakers::put_breaker(&mut self.changes, &mut after, cx);
         }
-        self.moved = after.breaker.transitions != transitions;
-        if self.moved {
-            changes.fence(facts.outcomes.fence());
+        if after.breaker.transitions != transitions {
+            self.changes.fence(outcomes.fence());
             self.owners.push(Owner::Breaker);
-            let record = facts.outcomes.record(tally, epoch(&after.breaker));
-            changes.put(Table::Outcomes, RecordKey::Only, record);
-            cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, now);
-            changes.publish(Publish::Always);
+            let record = outcomes.record(outcome_stats, epoch(&after.breaker));
+            self.changes.put(Table::Outcomes, RecordKey::Only, record);
+            cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, self.now);
+            self.changes.publish(Publish::Always);
         }
-        self.after = Some(after);
+        after
     }
 }
 
 /// An Ack whose lease is not out: the job is gone, or was completed by this very lease, or the lease is lost.
-async fn ack_without_lease<S: Storage>(
-    store: &mut S,
-    lease: &Lease,
-) -> Result<AckAnswer, StoreError> {
-    let key = || RecordKey::Number(lease.number);
-    let mut reads = vec![Read::Record(Table::Move, key())];
-    reads.extend(LeaseFacts::reads(lease.number));
-    let Some(found) = store.read(&lease.queue, &reads).await? else {
+async fn ack_without_lease<S: Storage>(store: &mut S, lease: &Lease) -> Result<AckAnswer> {
+    let [out, score, job, history] = LeaseFacts::reads(lease.number);
+    let reads = [numbered(Table::Move, lease.number), out, score, job, history];
+    let Some(mut found) = ask_if_there(store, &lease.queue, &reads).await? else {
         return Ok(Ok(Acked { already_gone: true }));
     };
-    let mut found = found.into_iter();
-    let moved = found.next().and_then(Found::record).is_some();
-    let (out, job) = LeaseFacts::found(&lease.queue, lease.number, &mut found)?;
-    if !job.exists {
+    let moved = found.record().is_some();
+    let facts = LeaseFacts::found(&lease.queue, lease.number, &mut found)?;
+    let job = facts.as_ref().map_or_else(|job| job, |facts| &facts.job);
+    let is_gone = match &job.history {
         // A job that was moved runs elsewhere.
-        return Ok(if moved { Err(LeaseLost) } else { Ok(Acked { already_gone: true }) });
-    }
-    let completed = job.history.as_ref().is_some_and(|history| {
-        history.whereabouts == Whereabouts::Completed
-            && history.progress.deliveries == lease.delivery
-            && history.nonce == lease.nonce
-    });
-    Ok(if completed && out.is_none() { Ok(Acked { already_gone: true }) } else { Err(LeaseLost) })
+        _ if !job.exists => !moved,
+        Some(history) => facts.is_err() && history.whereabouts == Whereabouts::Completed && history.ended(lease),
+        None => false,
+    };
+    Ok(if is_gone { Ok(Acked { already_gone: true }) } else { Err(Refusal::LeaseLost) })
 }
 
 // ---- nack ----
 
-async fn nack_all<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    nacks: &[Nack],
-) -> Result<Vec<Result<crate::domain::job::Attempt, LeaseLost>>, StoreError> {
-    let mut answers = Answers::new(nacks.len());
-    let mut begun = false;
-    for batch in batches(nacks, |nack| &nack.lease) {
-        let queue = batch[0].1.lease.queue.clone();
-        let end = |(_, nack): &(usize, &Nack)| End {
-            number: nack.lease.number,
-            epoch: nack.lease.epoch,
-            token: Some(nack.lease.clone()),
-            ending: nack.ending.clone(),
-            checkpoint: nack.checkpoint.clone(),
+async fn nack_batch<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, nacks: Vec<(usize, &Nack)>,
+    answers: &mut Answers<Result<Attempt, Refusal>>,
+) -> Result<()> {
+    let ends = nacks.iter().map(|(_, nack)| End {
+        number: nack.lease.number,
+        epoch: nack.lease.epoch,
+        token: Some(&nack.lease),
+        outcome: &nack.outcome,
+        checkpoint: &nack.checkpoint,
+    });
+    let ends: Vec<_> = ends.collect();
+    let ended = outcome::end_all(store, cx, &nacks[0].1.lease.queue, &ends).await?;
+    for ((at, nack), ended) in nacks.into_iter().zip(ended) {
+        let answer = match ended {
+            Some(ended) => Ok(ended.attempt),
+            // The answer to a Nack that was given before, until the job is delivered again.
+            None => {
+                let said = outcome::ended_under(store, &nack.lease).await?;
+                said.filter(|attempt| attempt.nacked).ok_or(Refusal::LeaseLost)
+            }
         };
-        let ends: Vec<_> = batch.iter().map(end).collect();
-        let ended = outcome::end_all(store, cx, &queue, &ends).await;
-        let ended = ended.map_err(|error| after_some(error, begun))?;
-        begun = true;
-        for ((at, nack), ended) in batch.into_iter().zip(ended) {
-            let answer = match ended {
-                Some(ended) => Ok(ended.attempt),
-                // The answer to a Nack that was given before, until the job is delivered again.
-                None => {
-                    let said = outcome::ended_under(store, &nack.lease).await?;
-                    said.filter(|attempt| attempt.nacked).ok_or(LeaseLost)
-                }
-            };
-            answers.set(at, answer);
-        }
+        answers[at] = Some(answer);
     }
-    answers.all()
+    Ok(())
 }

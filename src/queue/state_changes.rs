@@ -9,28 +9,19 @@
 
 mod dead_letters;
 
-pub(crate) use dead_letters::DeadLetters;
+pub(crate) use dead_letters::{DeadLetters, dead_letter_all};
 
-use super::{
-    context::CallContext,
-    facts::{JobFacts, LeaseFacts},
-    records::{self, DeadRecord, History, KeyRecord, Whereabouts},
-    select::DeadEntry,
-};
-use crate::{
-    domain::{
-        failure::Failure,
-        ids::{JobId, QueueName},
-        job::{Attempt, DeadReason},
-        time::Timestamp,
-    },
-    store::{
-        DeadNotice, StoreError, Totals,
-        storage::{
-            Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table,
-            Write, flag,
-        },
-    },
+use super::context::CallContext;
+use super::events::{DeadLetterEvent, Event, EventKind};
+use super::facts::{JobFacts, LeaseFacts};
+use super::records::{self, DeadRecord, History, KeyRecord, Whereabouts};
+use super::select::DeadEntry;
+pub(crate) use super::views::Total;
+use crate::domain::{Attempt, DeadReason, Failure, JobId, QueueName, Timestamp};
+use crate::queue::Totals;
+use crate::store::Result;
+use crate::store::storage::{
+    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write, flag,
 };
 use bytes::Bytes;
 
@@ -49,11 +40,7 @@ pub(crate) const LAST_FAILURE: u8 = 1;
 
 /// Where the n-th attempt stands: the first ten stay, the last forty take turns.
 pub(crate) fn attempt_part(n: u32) -> u8 {
-    let part = if n <= FIRST_ATTEMPTS {
-        n
-    } else {
-        FIRST_ATTEMPTS + 1 + (n - FIRST_ATTEMPTS - 1) % LAST_ATTEMPTS
-    };
+    let part = if n <= FIRST_ATTEMPTS { n } else { FIRST_ATTEMPTS + 1 + (n - FIRST_ATTEMPTS - 1) % LAST_ATTEMPTS };
     part as u8
 }
 
@@ -75,26 +62,6 @@ pub(crate) struct Changes {
     pub(crate) made_ready: bool,
 }
 
-/// Which of the totals.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(crate) enum Total {
-    Enqueued = 0,
-    Completed = 1,
-    FailedAttempts = 2,
-    Retries = 3,
-    SuccessfulRetries = 4,
-    RetriedFinished = 5,
-    DeadLettered = 6,
-    Requeued = 7,
-    LeaseExpired = 8,
-    Purged = 9,
-    Cancelled = 10,
-    RetentionExpired = 11,
-    MovedIn = 12,
-    MovedOut = 13,
-}
-
 impl Changes {
     /// For so many fences and writes that remove nothing.
     pub(crate) fn with_capacity(fences: usize, writes: usize) -> Self {
@@ -109,6 +76,7 @@ impl Changes {
     pub(crate) fn fence(&mut self, fence: Fence) {
         self.fences.push(fence);
     }
+
     pub(crate) fn fences(&self) -> usize {
         self.fences.len()
     }
@@ -137,12 +105,7 @@ impl Changes {
     }
 
     pub(crate) fn publish(&mut self, publish: Publish) {
-        let rank = |publish| match publish {
-            Publish::Never => 0,
-            Publish::IfFirst => 1,
-            Publish::Always => 2,
-        };
-        if rank(publish) > rank(self.publish) {
+        if publish == Publish::Always || self.publish == Publish::Never {
             self.publish = publish;
         }
     }
@@ -156,6 +119,12 @@ impl Changes {
         let counted = totals.into_iter().enumerate().filter(|(_, count)| *count != 0);
         writes.extend(counted.map(|(at, count)| Write::Add(Counter::Total(at as u8), count)));
         Batch { fences, writes, publish }
+    }
+
+    /// A job is in this index no longer; it must still be there.
+    pub(crate) fn leave(&mut self, index: Index, entry: Entry) {
+        self.fence(Fence::At(index, entry.clone()));
+        self.remove(index, entry);
     }
 
     // ---- waiting ----
@@ -172,12 +141,7 @@ impl Changes {
     }
 
     /// A new job: nothing but its record says where it is.
-    pub(crate) fn enter(
-        &mut self,
-        position: Position,
-        deadline: Option<Timestamp>,
-        now: Timestamp,
-    ) {
+    pub(crate) fn enter(&mut self, position: Position, deadline: Option<Timestamp>, now: Timestamp) {
         self.wait(position, Index::Scheduled, now);
         self.watch_deadline(position.number, deadline);
     }
@@ -185,21 +149,11 @@ impl Changes {
     /// A job waits, from any other state. `later`: where it waits for its time.
     #[expect(clippy::too_many_arguments, reason = "the facts of one decision")]
     pub(crate) fn enter_waiting(
-        &mut self,
-        job: &JobFacts,
-        mut history: History,
-        at: Timestamp,
-        later: Whereabouts,
-        now: Timestamp,
-        cx: &mut CallContext<'_>,
-        queue: &QueueName,
+        &mut self, job: &JobFacts, mut history: History, at: Timestamp, later: Whereabouts, now: Timestamp,
+        cx: &mut CallContext<'_>, queue: &QueueName,
     ) {
-        let index = match later {
-            Whereabouts::Retrying => Index::Retrying,
-            _ => Index::Scheduled,
-        };
-        history.whereabouts = if at <= now { Whereabouts::Ready } else { later };
-        history.at = at;
+        let index = if later == Whereabouts::Retrying { Index::Retrying } else { Index::Scheduled };
+        (history.whereabouts, history.at) = (if at <= now { Whereabouts::Ready } else { later }, at);
         let position = records::position(job.number, history.rank, at, true);
         self.wait(position, index, now);
         if at > now {
@@ -214,9 +168,7 @@ impl Changes {
     }
 
     fn watch_deadline(&mut self, number: u64, deadline: Option<Timestamp>) {
-        let entry =
-            deadline.map(|at| Write::Insert(Index::Deadline, Entry::number(at.millis(), number)));
-        self.writes.extend(entry);
+        self.writes.extend(deadline.map(|at| Write::Insert(Index::Deadline, Entry::number(at.millis(), number))));
     }
 
     pub(crate) fn unwatch_deadline(&mut self, job: &JobFacts) {
@@ -228,7 +180,7 @@ impl Changes {
     // ---- the end of a delivery ----
 
     /// The lease is over. Its fence is the caller's.
-    pub(crate) fn end_lease(&mut self, lease: &crate::domain::lease::Lease) {
+    pub(crate) fn end_lease(&mut self, lease: &crate::domain::Lease) {
         self.delete(Table::Lease, RecordKey::Number(lease.number));
         if lease.flags & flag::PROBE != 0 {
             let member = Member::Probe { epoch: lease.epoch, number: lease.number };
@@ -241,11 +193,10 @@ impl Changes {
     /// Writes an ended attempt, and its failure whole: the first, or else the last.
     pub(crate) fn record_attempt(&mut self, job: &JobFacts, recorded: u32, attempt: &Attempt) {
         let summary = attempt.failure.as_ref().map(Failure::summary);
-        let entry = Attempt { failure: summary, ..attempt.clone() };
         let part = RecordKey::Part(job.number, attempt_part(recorded));
-        self.put(Table::Attempt, part, records::attempt(&entry));
+        self.put(Table::Attempt, part, records::attempt_with(attempt, summary.as_ref()));
         if let Some(failure) = &attempt.failure {
-            let first = job.progress().first_failed_at.is_none();
+            let first = job.past().is_none_or(|past| past.first_failed_at.is_none());
             let part = if first { FIRST_FAILURE } else { LAST_FAILURE };
             let key = RecordKey::Part(job.number, part);
             self.put(Table::Failure, key, records::failure(failure));
@@ -256,33 +207,25 @@ impl Changes {
 
     /// DEAD, from any state; its place before has been given up. `failure`: of the delivery that ended with this.
     pub(crate) fn dead_letter(
-        &mut self,
-        job: &JobFacts,
-        mut history: History,
-        reason: DeadReason,
-        failure: Option<&Failure>,
-        dead_letters: &mut DeadLetters<'_>,
-        cx: &mut CallContext<'_>,
+        &mut self, job: &JobFacts, mut history: History, reason: DeadReason, failure: Option<&Failure>,
+        dead_letters: &mut DeadLetters<'_>, cx: &mut CallContext<'_>,
     ) {
         let now = dead_letters.now;
         let error_type = match failure {
             Some(failure) => failure.error_type.clone(),
             None => dead_letters.facts.error_type(job.number),
         };
-        let overflow = dead_letters.admit();
-        let counted_as = dead_letters.count(&error_type);
-        let record = records::dead(&DeadRecord {
-            reason,
-            died_at: now,
-            counted_as: counted_as.clone(),
-            context: dead_letters.context(),
-        });
+        let overflow = dead_letters.goes_to_overflow();
+        let counted_as = counted_as(&mut dead_letters.facts.error_types, &error_type);
+        let dead = DeadRecord { reason, died_at: now, counted_as, context: dead_letters.context() };
         dead_letters.added(overflow);
-        let index = if overflow { Index::Overflow } else { Index::Dead };
-        self.write(Write::AppendDead { index, number: job.number, record });
-        self.write(Write::Add(Counter::ErrorType(counted_as.into()), 1));
-        history.whereabouts = if overflow { Whereabouts::Overflow } else { Whereabouts::Dead };
-        history.at = now;
+        let (index, whereabouts) = match overflow {
+            true => (Index::Overflow, Whereabouts::Overflow),
+            false => (Index::Dead, Whereabouts::Dead),
+        };
+        self.write(Write::AppendDead { index, number: job.number, record: records::dead(&dead) });
+        self.write(Write::Add(Counter::ErrorType(dead.counted_as.into()), 1));
+        (history.whereabouts, history.at) = (whereabouts, now);
         self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
         self.unwatch_deadline(job);
         if let Some(key) = &job.spec.key
@@ -295,21 +238,22 @@ impl Changes {
         if let Some(retention) = dead_letters.settings.dead_letters.retention {
             cx.due(dead_letters.queue, now.after(retention));
         }
-        cx.events.push(super::context::Event::DeadLettered(DeadNotice {
-            queue: dead_letters.queue.clone(),
-            id: job.spec.id.clone(),
-            job_type: job.spec.job_type.clone(),
-            reason,
-            attempts: history.progress.tries,
-            error_type,
-            overflow,
-        }));
+        if cx.wanted.has(EventKind::DeadLettered) {
+            cx.events.push(Event::DeadLettered(DeadLetterEvent {
+                queue: dead_letters.queue.clone(),
+                id: job.spec.id.clone(),
+                job_type: job.spec.job_type.clone(),
+                reason,
+                attempts: history.progress.tries,
+                error_type,
+                overflow,
+            }));
+        }
     }
 
     /// No longer among the dead letters. `record`: its own, where it could be read.
     pub(crate) fn leave_dead(&mut self, letter: &DeadEntry, record: Option<&DeadRecord>) {
-        self.fence(Fence::At(letter.index, letter.entry()));
-        self.remove(letter.index, letter.entry());
+        self.leave(letter.index, letter.entry());
         self.delete(Table::Dead, RecordKey::Number(letter.number));
         if let Some(record) = record {
             let counter = Counter::ErrorType(record.counted_as.as_str().into());
@@ -335,60 +279,39 @@ impl Changes {
 
     /// The caller's own id names it no longer.
     pub(crate) fn free_id(&mut self, id: &str, number: u64) {
-        let key = RecordKey::Text(id.into());
-        self.fence(Fence::Begins(Table::Id, key.clone(), records::owner(number)));
-        self.delete(Table::Id, key);
+        self.free_name(Table::Id, id, number);
     }
 
-    /// The job is done: its key is held until its retention is over. The key is its own while it lives.
-    pub(crate) fn finish_key(&mut self, job: &JobFacts, free_at: Timestamp, now: Timestamp) {
-        let Some(key) = &job.spec.key else { return };
-        let name = RecordKey::Text(key.as_str().into());
-        self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(job.number)));
-        let Some(sameness) = job.sameness.filter(|_| free_at > now) else {
-            return self.delete(Table::Key, name);
-        };
-        let (number, id) = (job.number, job.spec.id.clone());
-        let record = KeyRecord { number, free_at: Some(free_at), sameness, id };
-        self.put(Table::Key, name, records::key(&record));
-        let entry = Entry { score: free_at.millis(), member: Member::Text(key.as_str().into()) };
-        self.insert(Index::FinishedKey, entry);
+    fn free_name(&mut self, table: Table, name: &str, number: u64) {
+        let key = RecordKey::Text(name.into());
+        self.fence(Fence::Begins(table, key.clone(), records::owner(number)));
+        self.delete(table, key);
     }
 
-    /// A new job takes the key of one that is done, whose time was over at `free_at`. `found`: its record. The removal stands
-    /// among the writes: a batch that adds jobs begins with one that a full Redis refuses.
-    pub(crate) fn take_finished_key(&mut self, key: &str, found: &Bytes, free_at: Timestamp) {
-        self.fence(Fence::Is(Table::Key, RecordKey::Text(key.into()), found.clone()));
-        let entry = Entry { score: free_at.millis(), member: Member::Text(key.into()) };
-        self.write(Write::Remove(Index::FinishedKey, entry));
-    }
-
-    /// The job, which was not done, has its key no longer. `found`: who has it now.
+    /// The job has its key no longer. `found`: who has it now.
     pub(crate) fn free_key(&mut self, key: &str, found: Option<&KeyRecord>, number: u64) {
-        if found.is_some_and(|found| found.number == number) {
-            let name = RecordKey::Text(key.into());
-            self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
-            self.delete(Table::Key, name);
+        if let Some(found) = found.filter(|found| found.number == number) {
+            self.free_name(Table::Key, key, number);
+            self.remove(Index::FinishedKey, found.entry(key));
         }
     }
 
-    /// A job that is to work has this key from now on; no other job that is not done has it. `found`: what stands there.
+    /// A job has this key from now on. `found`: what stands there, its own or that of a job that is done. Where it adds the job,
+    /// removals stand among the writes: a batch that adds jobs begins with one that a full Redis refuses.
     pub(crate) fn take_key(&mut self, key: &str, found: Option<&FoundKey>, record: &KeyRecord) {
         let name = RecordKey::Text(key.into());
         match found {
             None => self.fence(Fence::Absent(Table::Key, name.clone())),
-            Some(found) if found.is_live_of(record.number) => {
+            Some(found) if found.record.number == record.number => {
                 return self.fence(Fence::Begins(Table::Key, name, records::owner(record.number)));
             }
             Some(found) => {
                 self.fence(Fence::Is(Table::Key, name.clone(), found.bytes.clone()));
-                if let Some(at) = found.record.free_at {
-                    let entry = Entry { score: at.millis(), member: Member::Text(key.into()) };
-                    self.remove(Index::FinishedKey, entry);
-                }
+                self.write(Write::Remove(Index::FinishedKey, found.record.entry(key)));
             }
         }
         self.put(Table::Key, name, records::key(record));
+        self.insert(Index::FinishedKey, record.entry(key));
     }
 
     /// The job, which waits or was not delivered, is cancelled: gone with all that belongs to it. Its place before has been
@@ -403,17 +326,11 @@ impl Changes {
         self.unwatch_deadline(job);
         self.remove_job(job.number, job.traits);
         self.add(Total::Cancelled, 1);
-        self.add(Total::RetriedFinished, u64::from(job.progress().retries > 0));
+        self.add(Total::RetriedFinished, u64::from(job.was_retried()));
     }
 
     /// LEASED → COMPLETED, where the queue keeps it.
-    pub(crate) fn complete(
-        &mut self,
-        facts: &LeaseFacts,
-        note: &str,
-        result: &[u8],
-        now: Timestamp,
-    ) {
+    pub(crate) fn complete(&mut self, facts: &LeaseFacts, note: &str, result: &[u8], now: Timestamp) {
         let job = &facts.job;
         let mut progress = facts.progress();
         let delivery = facts.lease.delivery(facts.lease.expires_at(facts.score));
@@ -423,8 +340,7 @@ impl Changes {
         }
         self.record_attempt(job, progress.recorded, &attempt);
         let mut history = job.next_history(progress);
-        history.whereabouts = Whereabouts::Completed;
-        history.at = now;
+        (history.whereabouts, history.at) = (Whereabouts::Completed, now);
         history.nonce = facts.lease.lease.nonce;
         self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
         self.insert(Index::Completed, Entry::number(now.millis(), job.number));
@@ -437,13 +353,12 @@ impl Changes {
 
 /// The type of error that counts a dead letter. `types`: those that are counted one by one.
 pub(crate) fn counted_as(types: &mut Vec<Box<str>>, error_type: &str) -> String {
-    if types.iter().any(|known| **known == *error_type) {
-        return error_type.to_owned();
+    if !types.iter().any(|known| **known == *error_type) {
+        if types.len() >= ERROR_TYPES_MAX {
+            return OTHER_ERROR_TYPES.to_owned();
+        }
+        types.push(error_type.into());
     }
-    if types.len() >= ERROR_TYPES_MAX {
-        return OTHER_ERROR_TYPES.to_owned();
-    }
-    types.push(error_type.into());
     error_type.to_owned()
 }
 
@@ -456,44 +371,15 @@ pub(crate) struct FoundKey {
 
 impl FoundKey {
     /// None: it is not there. A damaged one is free.
-    pub(crate) fn read(record: Option<Bytes>) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read(record: Option<Bytes>) -> Result<Option<Self>> {
         let Some(bytes) = record else { return Ok(None) };
         let record = records::readable(records::read_key(&bytes))?.unwrap_or_else(|| KeyRecord {
             number: 0,
-            free_at: Some(Timestamp::default()),
+            until: Timestamp::default(),
+            at: Timestamp::default(),
             sameness: Default::default(),
             id: JobId::Text("".into()),
         });
         Ok(Some(Self { bytes, record }))
-    }
-
-    /// The job of this number has it and is not done.
-    pub(crate) fn is_live_of(&self, number: u64) -> bool {
-        self.record.free_at.is_none() && self.record.number == number
-    }
-
-    /// Another job, which is not done, has it.
-    pub(crate) fn is_taken_from(&self, number: u64) -> bool {
-        self.record.free_at.is_none() && self.record.number != number
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_ten_and_the_last_forty_attempts_are_kept() {
-        let all = |recorded| kept_attempts(recorded).collect::<Vec<_>>();
-        assert!(all(0).is_empty());
-        assert_eq!(all(3), [1, 2, 3]);
-        assert_eq!(all(53), (1..=10).chain(14..=53).collect::<Vec<_>>());
-        // No two that are kept stand in the same place.
-        for recorded in [1, 10, 11, 50, 51, 90, 1_000] {
-            let parts: std::collections::HashSet<_> =
-                kept_attempts(recorded).map(attempt_part).collect();
-            assert_eq!(parts.len(), all(recorded).len());
-            assert!(parts.iter().all(|part| (1..=50).contains(part)));
-        }
     }
 }

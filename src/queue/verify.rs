@@ -1,26 +1,28 @@
 //! Verify: every job is in exactly one place, all that belongs to it is there and leads to it, and the sums are right.
 //!
-//! Reads only, a page at a time; of all jobs it keeps nothing but their numbers. Other calls may change the store meanwhile: what
-//! looks wrong is a suspicion, and is looked at again with all that belongs to it at one moment before it is reported.
+//! Reads only, a page at a time; of all jobs it keeps nothing but their numbers. A first pass looks at every job with all that its
+//! records name; further passes look for what leads to a job and is not among that. Other calls may change the store meanwhile:
+//! what looks wrong is a suspicion, and is looked at again with all that belongs to it at one moment before it is reported.
 
-mod indexes;
 mod job;
 mod moment;
+mod passes;
+mod report;
 mod sums;
-mod tables;
 
-use crate::{
-    domain::ids::QueueName,
-    store::{
-        AuditProgress, AuditReport, Check, StoreError,
-        storage::{Found, Index, Len, Member, Read, Reads, RecordKey, Table},
-    },
-};
-use moment::{Moment, Suspicion};
+pub use report::{FINDINGS_MAX, VerifiedQueue, VerifyProgress, VerifyReport};
+
+use super::answers::{Answers, ask, range};
+use super::queues::all_queues;
+use crate::domain::QueueName;
+use crate::store::storage::{Entry, Index, Len, Read, Reads, RecordKey, Table};
+
+use crate::store::{Check, Result};
+use bytes::Bytes;
+use moment::{Item, Moment};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Queues, records and entries of one read.
-const QUEUES_PAGE: usize = 1_000;
+/// Records and entries of one read.
 const PAGE: usize = 200;
 /// Reads of one call: one moment in every engine.
 const READS_MAX: usize = 1_000;
@@ -31,62 +33,45 @@ const ROUNDS_MAX: usize = 10;
 /// A pass looks at this many more than twice what there was: a store may grow faster than it is read.
 const GROWTH_MAX: u64 = 10_000_000;
 
-/// Looks at everything and changes nothing. `progress` is told how far it is. A record of a newer format is an error that names it.
+/// Looks at everything and changes nothing. `progress` is called now and then. A record of a newer format is an error that names it.
 pub async fn verify<S: Reads>(
-    store: &mut S,
-    progress: &mut (dyn FnMut(AuditProgress) + Send),
-) -> Result<AuditReport, StoreError> {
-    let mut report = AuditReport::default();
-    let mut after: Option<QueueName> = None;
-    loop {
-        let queues = store.queues(after.as_ref(), QUEUES_PAGE).await?;
-        let Some(last) = queues.last() else { return Ok(report) };
-        after = Some(last.clone());
-        for queue in &queues {
-            Verification::new(store, queue, &mut report, progress).run().await?;
-        }
+    store: &mut S, progress: &mut (dyn FnMut(VerifyProgress) + Send),
+) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    for queue in &all_queues(store).await? {
+        let (numbers, suspects, recount) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let report = &mut report;
+        Verification { store, queue, report, progress, numbers, suspects, recount }.run().await?;
     }
+    Ok(report)
 }
 
 /// One queue.
 struct Verification<'a, S> {
     store: &'a mut S,
     queue: &'a QueueName,
-    report: &'a mut AuditReport,
-    progress: &'a mut (dyn FnMut(AuditProgress) + Send),
+    report: &'a mut VerifyReport,
+    progress: &'a mut (dyn FnMut(VerifyProgress) + Send),
     /// Of its jobs, in order.
     numbers: Vec<u64>,
-    /// Jobs that something is wrong with, or was while they changed.
-    jobs: BTreeMap<u64, Suspicion>,
-    /// The same of records that have no job or whose job is not known, and of their entries.
-    others: BTreeSet<(Table, RecordKey)>,
+    /// Jobs that something is wrong with, or was while they changed; and what leads to them that should perhaps not do so.
+    suspects: BTreeMap<u64, BTreeSet<Item>>,
     /// Indexes whose entries are more or fewer than their length.
     recount: Vec<Index>,
 }
 
-impl<'a, S: Reads> Verification<'a, S> {
-    fn new(
-        store: &'a mut S,
-        queue: &'a QueueName,
-        report: &'a mut AuditReport,
-        progress: &'a mut (dyn FnMut(AuditProgress) + Send),
-    ) -> Self {
-        let (numbers, jobs) = (Vec::new(), BTreeMap::new());
-        let (others, recount) = (BTreeSet::new(), Vec::new());
-        Self { store, queue, report, progress, numbers, jobs, others, recount }
-    }
-
-    async fn run(mut self) -> Result<(), StoreError> {
+impl<S: Reads> Verification<'_, S> {
+    async fn run(mut self) -> Result<()> {
         self.queue_records().await?;
-        self.all_jobs().await?;
+        self.all_records(Table::Job, "jobs").await?;
+        self.numbers.sort_unstable();
         for index in Index::ALL {
             self.all_entries(index).await?;
         }
-        for table in tables::TABLES {
-            self.all_records(table).await?;
+        for (table, name) in passes::TABLES {
+            self.all_records(table, name).await?;
         }
-        self.suspected_jobs().await?;
-        self.suspected_others().await?;
+        self.all_suspects().await?;
         self.sums().await
     }
 
@@ -94,118 +79,56 @@ impl<'a, S: Reads> Verification<'a, S> {
         self.report.add(check, self.queue.as_str(), what);
     }
 
-    fn tell(&mut self, step: &'static str, done: u64, of: Option<u64>) {
-        (self.progress)(AuditProgress { step, done, of });
+    fn report_progress(&mut self, step: &'static str, done: u64, of: Option<u64>) {
+        (self.progress)(VerifyProgress { step, done, of });
     }
+
+    // ---- reading ----
 
     /// Of a queue that is gone by now: nothing.
-    async fn read(&mut self, reads: &[Read]) -> Result<Vec<Found>, StoreError> {
-        Ok(self.store.read(self.queue, reads).await?.unwrap_or_default())
+    async fn read(&mut self, reads: &[Read]) -> Result<Answers> {
+        ask(self.store, self.queue, reads).await
     }
 
-    async fn read_one(&mut self, read: Read) -> Result<Option<Found>, StoreError> {
-        Ok(self.read(&[read]).await?.pop())
-    }
-
-    async fn len(&mut self, of: Len) -> Result<u64, StoreError> {
-        Ok(self.read_one(Read::Len(of)).await?.map_or(0, |found| found.number()))
+    async fn len(&mut self, of: Len) -> Result<u64> {
+        Ok(self.read(&[Read::Len(of)]).await?.number())
     }
 
     /// The next records of a table.
-    async fn scan(
-        &mut self,
-        table: Table,
-        after: Option<RecordKey>,
-    ) -> Result<Vec<(RecordKey, bytes::Bytes)>, StoreError> {
-        let limit = tables::page(table);
-        let found = self.read_one(Read::Scan(table, after, limit)).await?;
-        Ok(found.map(Found::scanned).unwrap_or_default())
-    }
-
-    fn is_job(&self, number: u64) -> bool {
-        self.numbers.binary_search(&number).is_ok()
-    }
-
-    fn suspect_entry(&mut self, number: u64, index: Index, member: Member) {
-        self.jobs.entry(number).or_default().entries.insert((index, member));
-    }
-
-    fn suspect_record(&mut self, number: u64, table: Table, key: RecordKey) {
-        self.jobs.entry(number).or_default().records.insert((table, key));
-    }
-
-    // ---- jobs ----
-
-    async fn all_jobs(&mut self) -> Result<(), StoreError> {
-        let of = self.len(Len::Table(Table::Job)).await?;
-        let mut pass = Pass::new(of);
-        let mut after = None;
-        while !pass.is_over {
-            let page = self.scan(Table::Job, after).await?;
-            let Some((last, _)) = page.last() else { break };
-            pass.page(page.len(), tables::page(Table::Job));
-            after = Some(last.clone());
-            self.report.jobs += page.len() as u64;
-            self.report.records += page.len() as u64;
-            let mut wanted = Vec::with_capacity(page.len());
-            for (key, record) in page {
-                let RecordKey::Number(number) = key else { continue };
-                self.numbers.push(number);
-                let first = Moment::first(self.queue, number, Some(record));
-                wanted.push((first, Suspicion::default()));
-            }
-            for moment in self.moments(wanted).await? {
-                if !job::findings(self.queue, &moment)?.is_empty() {
-                    self.jobs.entry(moment.number).or_default();
-                }
-            }
-            self.tell("jobs", self.numbers.len() as u64, Some(of));
+    async fn records(&mut self, table: Table, pages: &mut Pages<RecordKey>) -> Result<Option<Vec<(RecordKey, Bytes)>>> {
+        if pages.are_over {
+            return Ok(None);
         }
-        self.numbers.sort_unstable();
-        Ok(())
+        let scan = Read::Scan(table, pages.after.take(), pages.limit);
+        let page = self.read(&[scan]).await?.scanned();
+        pages.turn(page.len(), page.last().map(|(key, _)| key.clone()));
+        Ok(pages.after.is_some().then_some(page))
     }
 
-    /// What is wrong with each of them once all that leads to it is known.
-    async fn suspected_jobs(&mut self) -> Result<(), StoreError> {
-        let (mut done, of) = (0, self.jobs.len() as u64);
-        let mut suspected = std::mem::take(&mut self.jobs).into_iter().peekable();
-        while suspected.peek().is_some() {
-            let wanted: Vec<_> = suspected
-                .by_ref()
-                .take(PAGE)
-                .map(|(number, it)| (Moment::first(self.queue, number, None), it))
-                .collect();
-            done += wanted.len() as u64;
-            let mut moments = self.moments(wanted).await?;
-            moments.sort_unstable_by_key(|moment| moment.number);
-            for moment in moments {
-                for (check, what) in job::findings(self.queue, &moment)? {
-                    self.found(check, what);
-                }
-            }
-            self.tell("suspected jobs", done, Some(of));
+    /// The next entries of an index.
+    async fn entries(&mut self, index: Index, pages: &mut Pages<Entry>) -> Result<Option<Vec<Entry>>> {
+        if pages.are_over {
+            return Ok(None);
         }
-        Ok(())
+        let page = self.read(&[range(index, pages.after.take(), pages.limit)]).await?.entries();
+        pages.turn(page.len(), page.last().cloned());
+        Ok(pages.after.is_some().then_some(page))
     }
 
     /// These jobs, each at one moment. One that never stands still is left out.
-    async fn moments(
-        &mut self,
-        first: Vec<(Moment, Suspicion)>,
-    ) -> Result<Vec<Moment>, StoreError> {
-        let mut whole = Vec::with_capacity(first.len());
-        let mut left: Vec<_> = first.into_iter().map(Look::new).collect();
+    async fn moments(&mut self, mut left: Vec<Look>) -> Result<Vec<Moment>> {
+        let mut whole = Vec::with_capacity(left.len());
         for _ in 0..ROUNDS_MAX {
             let mut again = Vec::new();
             while !left.is_empty() {
                 let rest = left.split_off(together(&left));
-                let reads: Vec<_> = left.iter().flat_map(|look| look.reads.clone()).collect();
-                let mut found = self.read(&reads).await?.into_iter();
+                let reads: Vec<_> = left.iter().flat_map(|look| &look.items).map(Item::read).collect();
+                let mut found = self.read(&reads).await?;
                 for look in left {
-                    let found = found.by_ref().take(look.reads.len());
-                    let moment = Moment::of(self.queue, look.moment.number, &look.reads, found);
-                    let next = Look::new((moment, look.suspicion));
-                    if next.reads == look.reads {
+                    let found = look.items.iter().cloned().zip(found.by_ref());
+                    let moment = Moment::new(self.queue, look.moment.number, found);
+                    let next = Look::new(moment, look.suspicion);
+                    if next.items == look.items {
                         whole.push(next.moment);
                     } else {
                         again.push(next);
@@ -217,44 +140,68 @@ impl<'a, S: Reads> Verification<'a, S> {
         }
         Ok(whole)
     }
+
+    /// What is wrong with each of them once all that leads to it is known.
+    async fn all_suspects(&mut self) -> Result<()> {
+        let (mut done, of) = (0, self.suspects.len() as u64);
+        let mut suspects = std::mem::take(&mut self.suspects).into_iter().peekable();
+        while suspects.peek().is_some() {
+            let nothing = |number| Moment::new(self.queue, number, std::iter::empty());
+            let looks = suspects.by_ref().take(PAGE).map(|(number, suspicion)| Look::new(nothing(number), suspicion));
+            let looks: Vec<_> = looks.collect();
+            done += looks.len() as u64;
+            let mut moments = self.moments(looks).await?;
+            moments.sort_unstable_by_key(|moment| moment.number);
+            for moment in moments {
+                for (check, what) in job::findings(self.queue, &moment)? {
+                    self.found(check, what);
+                }
+            }
+            self.report_progress("suspected jobs", done, Some(of));
+        }
+        Ok(())
+    }
 }
 
 /// How far the pages of a table or an index have come.
-struct Pass {
+struct Pages<K> {
+    /// The last of the last page.
+    after: Option<K>,
+    limit: usize,
     count: u64,
-    most: u64,
-    /// The last page was not full. An engine leaves out what it cannot read, so one such page is not the end.
-    was_short: bool,
-    is_over: bool,
+    /// How many there were at the beginning, or more.
+    len: u64,
+    are_over: bool,
 }
 
-impl Pass {
-    /// `len`: what there is at its beginning.
-    fn new(len: u64) -> Self {
-        let most = len.saturating_mul(2).saturating_add(GROWTH_MAX);
-        Self { count: 0, most, was_short: false, is_over: false }
+impl<K> Pages<K> {
+    fn new(limit: usize, len: u64) -> Self {
+        Self { after: None, limit, count: 0, len, are_over: false }
     }
 
-    /// What comes after a page that is not full was added meanwhile.
-    fn page(&mut self, length: usize, limit: usize) {
+    /// An engine leaves out what it cannot read, so a page that is not full is the end only once all that there was has come. What
+    /// comes after that was added meanwhile.
+    fn turn(&mut self, length: usize, last: Option<K>) {
         self.count += length as u64;
-        let is_short = length < limit;
-        self.is_over = is_short && self.was_short || self.count >= self.most;
-        self.was_short = is_short;
+        let most = self.len.saturating_mul(2).saturating_add(GROWTH_MAX);
+        self.are_over = length == 0 || self.count >= if length < self.limit { self.len } else { most };
+        self.after = last;
     }
 }
 
 /// A job that is looked at.
 struct Look {
     moment: Moment,
-    suspicion: Suspicion,
-    reads: Vec<Read>,
+    suspicion: BTreeSet<Item>,
+    /// What is to be looked at: what the moment knows of, and the suspicion.
+    items: BTreeSet<Item>,
 }
 
 impl Look {
-    fn new((moment, suspicion): (Moment, Suspicion)) -> Self {
-        let reads = moment.reads(&suspicion);
-        Self { moment, suspicion, reads }
+    fn new(moment: Moment, suspicion: BTreeSet<Item>) -> Self {
+        let mut items = moment.items();
+        items.extend(suspicion.iter().cloned());
+        Self { moment, suspicion, items }
     }
 }
 
@@ -262,7 +209,7 @@ impl Look {
 fn together(looks: &[Look]) -> usize {
     let (mut reads, mut bytes) = (0, 0);
     let fits = |look: &&Look| {
-        reads += look.reads.len();
+        reads += look.items.len();
         bytes += look.moment.bytes();
         reads <= READS_MAX && bytes <= BYTES_MAX
     };
@@ -270,4 +217,16 @@ fn together(looks: &[Look]) -> usize {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_end_when_the_store_grows_faster_than_it_is_read() {
+        let mut pages = Pages::new(10, 5);
+        pages.count = GROWTH_MAX - 10;
+        for are_over in [false, true] {
+            pages.turn(10, Some(()));
+            assert_eq!(pages.are_over, are_over);
+        }
+    }
+}

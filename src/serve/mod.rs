@@ -1,4 +1,4 @@
-//! The server put together: log, listener, store, broker, gRPC, signals.
+//! The server put together: log, listener, store, service, gRPC, signals.
 
 mod banner;
 mod engine;
@@ -7,22 +7,18 @@ mod logging;
 mod reload;
 mod stop;
 
-use crate::{
-    broker::{Broker, Wakeups},
-    config::{Config, Exposed, Overrides},
-    domain::limits::Limits,
-    env,
-    store::{Store, redis, sqlite},
-};
-use std::{
-    io::{self, Write},
-    sync::Arc,
-};
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+pub use banner::reachable;
+
+use crate::config::{Config, Exposed, Overrides};
+use crate::domain::Limits;
+use crate::queue::{Host, Queues, Setup, Subscribers};
+use crate::service::{EventLog, Service, Waiters};
+use crate::store::{redis, sqlite};
+use std::io::{self, Write};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -49,7 +45,7 @@ impl Error {
     }
 }
 
-/// Serves until told to stop. `overrides` are those that `config` was made with: a reload needs them again.
+/// Serves until a signal stops it. `overrides` are those that `config` was made with: a reload needs them again.
 pub fn run(config: Config, overrides: Overrides, warnings: &[String]) -> Result<(), Error> {
     config.check_exposure()?;
     let _flush = logging::start(&config.log)?;
@@ -63,51 +59,46 @@ pub fn run(config: Config, overrides: Overrides, warnings: &[String]) -> Result<
 async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     // Before the store: a second server by mistake ends here and touches nothing.
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
-    let wakeups = Arc::new(Wakeups::default());
+    let waiters = Arc::new(Waiters::default());
+    let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog));
+    let setup = Setup { settings: config.settings.clone(), subscribers, ..Setup::default() };
     match config.redis.clone() {
         None => {
-            let store = engine::open_sqlite(&config, wakeups.clone()).await?;
-            serve(broker(store, wakeups, &config), listener, config, overrides, &[]).await
+            let queues = engine::open_sqlite(&config, setup).await?;
+            serve(queues, waiters, listener, config, overrides, &[]).await
         }
         Some(address) => {
-            let store = engine::open_redis(&config, address, wakeups.clone()).await?;
-            let found = store.storage().found().clone();
-            for warning in &found.warnings {
+            let queues = engine::open_redis(&config, address, setup).await?;
+            let preflight = queues.storage().preflight().clone();
+            for warning in &preflight.warnings {
                 tracing::warn!("{warning}");
             }
-            let broker = broker(store, wakeups, &config);
-            serve(broker, listener, config, overrides, &found.lines).await
+            serve(queues, waiters, listener, config, overrides, &preflight.lines).await
         }
     }
 }
 
-fn broker<S: Store>(store: S, wakeups: Arc<Wakeups>, config: &Config) -> Arc<Broker<S>> {
-    Broker::new(store, wakeups, config.settings.clone(), Limits::default(), env::random)
-}
-
-async fn serve<S: Store>(
-    broker: Arc<Broker<S>>,
-    listener: TcpListener,
-    config: Config,
-    overrides: Overrides,
+async fn serve<H: Host>(
+    queues: Queues<H>, waiters: Arc<Waiters>, listener: TcpListener, config: Config, overrides: Overrides,
     found: &[(&'static str, String)],
 ) -> Result<(), Error> {
-    // Before anybody is told that the server runs.
+    let service = Service::new(queues, waiters, Limits::default());
+    // Before it is printed that the server runs.
     let mut signals = stop::Signals::new()?;
     let hangup = signal(SignalKind::hangup())?;
     let address = listener.local_addr()?;
-    let banner = banner::Banner::new(&config, overrides.config.is_some(), address, found).text();
+    let banner = banner::text(&config, overrides.config.is_some(), address, found);
     let timeout = config.shutdown_timeout;
 
-    let sweeper = tokio::spawn(broker.clone().run_sweeper());
-    let reminder = tokio::spawn(broker.clone().run_reminder());
+    let sweeper = tokio::spawn(service.clone().run_sweeper());
+    let reminder = tokio::spawn(service.clone().run_reminder());
     let (stopping, mut stopped) = watch::channel(false);
     let stop = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let server = tokio::spawn(engine::serve_grpc(broker.clone(), listener, config.clone(), stop));
-    let reloads = tokio::spawn(reload::at_every(hangup, broker.clone(), config, overrides));
-    // Whoever reads it may have gone; that is no reason to stop.
+    let server = tokio::spawn(engine::serve_grpc(service.clone(), listener, config.clone(), stop));
+    let reloads = tokio::spawn(reload::at_every(hangup, service.clone(), config, overrides));
+    // The reader may have gone; that is no reason to stop.
     let _ = io::stdout().lock().write_all(banner.as_bytes());
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
 
@@ -123,7 +114,7 @@ async fn serve<S: Store>(
     let ended = stop::when_told(server, sweeper, signal, begin, timeout).await;
     reloads.abort();
     reminder.abort();
-    broker.store().close().await;
+    service.queues().close().await;
     tracing::info!("stopped");
     ended
 }

@@ -1,5 +1,8 @@
 //! How an engine says that it is unwell.
 
+/// What a call of a store comes to.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// The engine is unwell.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StoreError {

@@ -5,15 +5,22 @@
 //! decides, and applies one [`Batch`]: every fence holds and every write is made, or nothing is.
 
 mod bytes;
+mod fence;
+mod lease;
 mod names;
 
 pub use self::bytes::{LEASE_FENCE, LEASE_TAIL, flag};
+pub use lease::{FAILURES, JobHead, NewLease};
 pub use names::*;
 
-use super::StoreError;
-use crate::domain::{ids::QueueName, time::Timestamp};
+use super::Result;
+use crate::domain::{QueueName, Timestamp};
 use ::bytes::Bytes;
 use std::{future::Future, ops::Range};
+
+/// The format of all records. A build reads a store whose `min_reader` is up to this, and writes to one whose `min_writer` is;
+/// `script/upgrade-check` builds with the next number.
+pub const FORMAT: u8 = if cfg!(redrive_next_format) { 2 } else { 1 };
 
 /// What reads need: enough for every view.
 pub trait Reads {
@@ -21,64 +28,35 @@ pub trait Reads {
     fn now(&self) -> Timestamp;
 
     /// At one moment, in the order asked. `None`: there is no such queue.
-    fn read(
-        &mut self,
-        queue: &QueueName,
-        reads: &[Read],
-    ) -> impl Future<Output = Result<Option<Vec<Found>>, StoreError>> + Send;
+    fn read(&mut self, queue: &QueueName, reads: &[Read]) -> impl Future<Output = Result<Option<Vec<Found>>>> + Send;
 
     /// Queues by name, those after `after`.
     fn queues(
-        &mut self,
-        after: Option<&QueueName>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<QueueName>, StoreError>> + Send;
+        &mut self, after: Option<&QueueName>, limit: usize,
+    ) -> impl Future<Output = Result<Vec<QueueName>>> + Send;
 
     /// The queues that have a record under this key.
-    fn holders(
-        &mut self,
-        table: Table,
-        key: &RecordKey,
-    ) -> impl Future<Output = Result<Vec<QueueName>, StoreError>> + Send;
+    fn holders(&mut self, table: Table, key: &RecordKey) -> impl Future<Output = Result<Vec<QueueName>>> + Send;
 }
 
 /// One engine's data as a verb sees it.
 pub trait Storage: Reads {
     /// All fences hold and all writes are made, or none: then what the fences found. [`Applied::NoQueue`]: there is no such
     /// queue.
-    fn apply(
-        &mut self,
-        queue: &QueueName,
-        batch: &Batch,
-    ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
+    fn apply(&mut self, queue: &QueueName, batch: &Batch) -> impl Future<Output = Result<Applied>> + Send;
 
     /// The first of `Ready` become leases. Promotes what is due before it looks. `None`: there is no such queue.
-    fn take(
-        &mut self,
-        queue: &QueueName,
-        take: &Take<'_>,
-    ) -> impl Future<Output = Result<Option<Taken>, StoreError>> + Send;
+    fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> impl Future<Output = Result<Option<Taken>>> + Send;
 
     /// A queue exists from its first registration until it is forgotten. False: there are `max` others.
-    fn register(
-        &mut self,
-        queue: &QueueName,
-        max: usize,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn register(&mut self, queue: &QueueName, max: usize) -> impl Future<Output = Result<bool>> + Send;
 
     /// Removes a queue that has nothing but `Queue`, `Version`, `Breaker` and counters, and that no batch or take has written to
     /// since then. False: it stays.
-    fn forget(
-        &mut self,
-        queue: &QueueName,
-        unused_since: Timestamp,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> impl Future<Output = Result<bool>> + Send;
 
     /// Numbers for new jobs, each given once in the life of a store.
-    fn numbers(
-        &mut self,
-        count: u64,
-    ) -> impl Future<Output = Result<Range<u64>, StoreError>> + Send;
+    fn numbers(&mut self, count: u64) -> impl Future<Output = Result<Range<u64>>> + Send;
 }
 
 // ---- read ----
@@ -205,7 +183,9 @@ pub enum Write {
     Delete(Table, RecordKey),
     /// All records of these tables whose keys are parts of this number.
     DeleteParts(Table, u64),
+    /// A member that is there gets this score. In `FinishedKey` one with another score is removed by the caller.
     Insert(Index, Entry),
+    /// With the score that it has.
     Remove(Index, Entry),
     /// The lease ends then, or later where it did so already. The end comes back in `raised`.
     Extend {
@@ -224,7 +204,7 @@ pub enum Write {
     Promote(usize),
 }
 
-/// Whether other servers are told that jobs are ready.
+/// Whether other servers are notified that jobs are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Publish {
     #[default]

@@ -1,13 +1,11 @@
-//! Servers whose clocks are minutes apart. Time is that of Redis, so nobody notices.
+//! Servers whose clocks are minutes apart. Time is that of Redis, so it makes no difference.
 
-use crate::{
-    fleet::{CONFIG, Fleet},
-    load::{Load, nack},
-    requests::{ack, claim, job, seconds},
-    server::scratch,
-    servers::{Kind, Server},
-    wall_clock::WallClock,
-};
+use crate::fleet::{CONFIG, Fleet};
+use crate::load::{Load, nack};
+use crate::requests::{ack, claim, job, seconds};
+use crate::server::scratch;
+use crate::servers::{Kind, Server};
+use crate::wall_clock::WallClock;
 use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, GetServerInfoRequest, JobState, NackKind};
 use std::time::{Duration, Instant};
 
@@ -33,9 +31,9 @@ async fn clocks_minutes_apart_cost_no_job_no_lease_and_no_delay() {
     let (_place, fleet) = fleet(&redis);
     let mut load = Load::with(&fleet, true);
     load.run(2_000).await;
-    let verdict = load.finish(&fleet, 0).await;
-    println!("clocks {MINUTES_APART:?} s from Redis': {verdict}");
-    verdict.assert_word_kept();
+    let report = load.finish(&fleet, 0).await;
+    println!("clocks {MINUTES_APART:?} s from Redis': {report}");
+    report.assert_word_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,10 +58,7 @@ async fn a_retry_and_a_lease_last_as_long_at_a_server_whose_clock_is_minutes_awa
         let jobs = here.claim(two).await.unwrap().into_inner().jobs;
         let [retried, leased] = &jobs[..] else { panic!("{jobs:?}") };
 
-        let later = redrive::grpc::pb::NackRequest {
-            retry_after: seconds(2),
-            ..nack(retried, NackKind::Retry)
-        };
+        let later = redrive::grpc::pb::NackRequest { retry_after: seconds(2), ..nack(retried, NackKind::Retry) };
         let nacked_at = Instant::now();
         here.nack(later).await.unwrap();
         let patient = ClaimRequest { wait: seconds(20), ..claim(&queue) };

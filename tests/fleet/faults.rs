@@ -1,22 +1,21 @@
 //! What goes wrong with Redis and with the way to it, under load: what was lost, duplicated or delivered early is counted.
 
-use crate::{
-    fleet::Fleet,
-    ledger::{QUEUE, Verdict},
-    load::Load,
-    requests::{claim, job},
-    servers::{Cluster, Fault, Kind, Launch, Proxy, Server, Watched, until},
-};
+use crate::fleet::Fleet;
+use crate::ledger::{LedgerReport, QUEUE};
+use crate::load::Load;
+use crate::requests::{claim, job};
+use crate::server::rounds;
+use crate::servers::{Cluster, Fault, Kind, Launch, Proxy, Server, Watched, until};
 use std::time::{Duration, Instant};
 use tonic::Code;
 
 /// A refusal that takes longer is none.
 const FAST: Duration = Duration::from_secs(4);
 
-fn judge(what: &str, verdict: &Verdict) {
-    println!("{what}: {verdict}");
-    verdict.assert_word_kept();
-    assert!(verdict.book.slowest_refusal < FAST, "{:?}", verdict.book.slowest_refusal);
+fn assert_kept(what: &str, report: &LedgerReport) {
+    println!("{what}: {report}");
+    report.assert_word_kept();
+    assert!(report.book.slowest_refusal < FAST, "{:?}", report.book.slowest_refusal);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -24,14 +23,30 @@ async fn a_killed_redis_with_its_file_synced_loses_nothing() {
     let mut redis = Launch::durable(Kind::Redis).start();
     let fleet = Fleet::start(&redis.address(), 3);
     let mut load = Load::on(&fleet);
-    for _ in 0..3 {
+    let rounds = rounds(3);
+    for _ in 0..rounds {
         load.run(500).await;
         redis.kill();
         redis.restart();
     }
     load.run(200).await;
-    let verdict = load.finish(&fleet, 0).await;
-    judge("Redis killed three times, appendfsync always", &verdict);
+    let report = load.finish(&fleet, 0).await;
+    assert_kept(&format!("Redis killed {rounds} times, appendfsync always"), &report);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_killed_and_come_back_lose_nothing() {
+    let redis = Launch::durable(Kind::Redis).start();
+    let mut fleet = Fleet::start(&redis.address(), 3);
+    let mut load = Load::with(&fleet, true);
+    let rounds = rounds(3);
+    for round in 0..rounds {
+        load.run(300).await;
+        fleet.kill_and_restart(round as usize % 3);
+    }
+    load.run(200).await;
+    let report = load.finish(&fleet, 0).await;
+    assert_kept(&format!("servers killed {rounds} times"), &report);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,15 +95,15 @@ async fn a_primary_killed_under_sentinel_loses_nothing_that_was_confirmed() {
     let began = Instant::now();
     until("the replica is the primary", || async { watched.replica.is_primary() }).await;
     let promoted = began.elapsed();
-    // With nobody to confirm, every write is refused; a new replica makes up for it.
+    // Without a replica to confirm, every write is refused; a new replica makes up for it.
     let follow = format!("replicaof 127.0.0.1 {}", watched.replica.port);
     let _second = Launch::durable(Kind::Redis).line(follow).start();
     load.run(20).await;
     let away = began.elapsed();
     load.run(300).await;
-    let verdict = load.finish(&fleet, 0).await;
+    let report = load.finish(&fleet, 0).await;
     println!("Sentinel: promoted after {promoted:.1?}, work goes on after {away:.1?}");
-    judge("primary killed under Sentinel, replicated(1)", &verdict);
+    assert_kept("primary killed under Sentinel, replicated(1)", &report);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,9 +123,9 @@ async fn a_primary_killed_in_a_cluster_loses_nothing_that_was_confirmed() {
     load.run(20).await;
     let away = began.elapsed();
     load.run(300).await;
-    let verdict = load.finish(&fleet, 0).await;
+    let report = load.finish(&fleet, 0).await;
     println!("Cluster: promoted after {promoted:.1?}, work goes on after {away:.1?}");
-    judge("primary killed in a Cluster, replicated(1)", &verdict);
+    assert_kept("primary killed in a Cluster, replicated(1)", &report);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,9 +140,9 @@ async fn connections_cut_after_sending_lose_nothing_and_double_nothing() {
         proxy.befall_open(fault);
     }
     load.run(200).await;
-    let verdict = load.finish(&fleet, 2).await;
-    judge("connections cut 12 times", &verdict);
-    assert!(verdict.book.repeated.contains_key("OUTCOME_UNKNOWN"), "nothing was in doubt");
+    let report = load.finish(&fleet, 2).await;
+    assert_kept("connections cut 12 times", &report);
+    assert!(report.book.repeated.contains_key("OUTCOME_UNKNOWN"), "nothing was in doubt");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,8 +156,8 @@ async fn sockets_that_swallow_everything_are_replaced() {
     let began = Instant::now();
     load.run(20).await;
     println!("black-holed sockets: work goes on after {:.1?}", began.elapsed());
-    let verdict = load.finish(&fleet, 0).await;
-    judge("black-holed sockets", &verdict);
+    let report = load.finish(&fleet, 0).await;
+    assert_kept("black-holed sockets", &report);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,7 +169,7 @@ async fn scripts_that_redis_forgets_are_taught_again_unnoticed() {
         load.run(50).await;
         let _: String = redis.ask("SCRIPT FLUSH");
     }
-    let verdict = load.finish(&fleet, 0).await;
-    judge("SCRIPT FLUSH 20 times", &verdict);
-    assert!(verdict.book.repeated.is_empty(), "{:?}", verdict.book.repeated);
+    let report = load.finish(&fleet, 0).await;
+    assert_kept("SCRIPT FLUSH 20 times", &report);
+    assert!(report.book.repeated.is_empty(), "{:?}", report.book.repeated);
 }

@@ -1,24 +1,18 @@
 //! Servers that share one Redis.
 
-use crate::{
-    server::{Launch, Server, config_file, scratch},
-    servers::{LONG, until},
-};
-use redrive::grpc::pb::{
-    GetJobRequest, GetStatsRequest, GetStatsResponse, JobState,
-    queue_service_client::QueueServiceClient,
-};
+use crate::server::{Launch, Server, config_file, scratch};
+use crate::servers::{LONG, until};
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::grpc::pb::{GetJobRequest, GetStatsRequest, GetStatsResponse, JobState};
 use std::path::PathBuf;
 use tempfile::TempDir;
-use tonic::{
-    Code,
-    transport::{Channel, Endpoint},
-};
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
-/// Leases are short, retries come soon, and nobody gives up.
+/// Leases are short, retries come soon, and no job runs out of attempts.
 pub(crate) const CONFIG: &str = r#"
 [defaults]
 lease_duration = "3s"
@@ -45,16 +39,10 @@ impl Fleet {
     }
 
     /// As `start`, with settings, and each server launched as `how` wants it.
-    pub(crate) fn with(
-        redis: &str,
-        count: usize,
-        config: &str,
-        how: impl Fn(usize, Launch) -> Launch,
-    ) -> Self {
+    pub(crate) fn with(redis: &str, count: usize, config: &str, how: impl Fn(usize, Launch) -> Launch) -> Self {
         let place = scratch();
         let config = config_file(place.path(), config);
-        let mut fleet =
-            Self { servers: Vec::new(), redis: redis.to_owned(), config, _place: place };
+        let mut fleet = Self { servers: Vec::new(), redis: redis.to_owned(), config, _place: place };
         fleet.servers = (0..count).map(|at| how(at, fleet.launch(redis)).start()).collect();
         fleet
     }
@@ -68,6 +56,14 @@ impl Fleet {
     pub(crate) fn join(&mut self) {
         let server = self.launch(&self.redis).start();
         self.servers.push(server);
+    }
+
+    /// Kills a server and starts it again where it was.
+    pub(crate) fn kill_and_restart(&mut self, at: usize) {
+        let address = self.servers[at].address.to_string();
+        self.servers[at].kill();
+        let launch = Launch::bare().arg("--listen").arg(address);
+        self.servers[at] = launch.arg("--redis").arg(&self.redis).arg("--config").arg(&self.config).start();
     }
 
     /// Ways to all servers, which are tried when they are used: one may be gone by then.
@@ -85,7 +81,7 @@ impl Fleet {
         admin.get_stats(request).await.unwrap().into_inner()
     }
 
-    /// A job's state, as this server sees it; None: it is not there. Where nobody can say just now, it is asked again.
+    /// A job's state, as this server sees it; None: it is not there. While the server cannot answer, it is asked again.
     pub(crate) async fn state(&self, at: usize, queue: &str, id: &str) -> Option<JobState> {
         let mut admin = self.servers[at].admin().await;
         let asking = async {
@@ -111,8 +107,7 @@ impl Fleet {
     /// Waits until every server's health says so.
     pub(crate) async fn all_serving(&self, serving: bool) {
         for at in 0..self.servers.len() {
-            let what =
-                format!("server {at} says {}", if serving { "SERVING" } else { "NOT_SERVING" });
+            let what = format!("server {at} says {}", if serving { "SERVING" } else { "NOT_SERVING" });
             until(&what, || async { self.is_serving(at).await == serving }).await;
         }
     }

@@ -1,15 +1,13 @@
 //! From one server to a worker who waits at another.
 
-use crate::{
-    fleet::Fleet,
-    requests::{ack, claim, job, seconds},
-    servers::{Kind, Server, until},
-};
+use crate::fleet::Fleet;
+use crate::requests::{ack, claim, job, seconds};
+use crate::servers::{Kind, Server, until};
 use redrive::grpc::pb::ClaimRequest;
 use std::time::{Duration, Instant};
 
 const HOPS: usize = 60;
-/// Without hints a job waits for the next look around, half a second on average: so many as half of them are not this early
+/// Without hints a job waits for the next sweep, half a second on average: so many as half of them are not this early
 /// by chance.
 const BY_HINT: Duration = Duration::from_millis(250);
 

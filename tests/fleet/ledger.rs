@@ -6,17 +6,16 @@
 use crate::fleet::Fleet;
 use prost_types::Timestamp;
 use redrive::grpc::pb::{Job, NackOutcome, NackResponse};
-use std::{
-    collections::HashMap,
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
 pub(crate) const QUEUE: &str = "load";
 
 #[derive(Debug, Default)]
 struct Fate {
+    /// Enqueue was answered, or it was delivered.
     enqueued: bool,
     out: Option<Out>,
     /// Settled for good, as far as anybody was told.
@@ -26,12 +25,12 @@ struct Fate {
     not_before: u64,
 }
 
-/// The last delivery, while nobody has heard that it was settled.
+/// The last delivery, while its settlement is not confirmed.
 #[derive(Debug)]
 struct Out {
     lease: String,
     until: u64,
-    /// A settlement is on its way: whether the lease is good, nobody knows.
+    /// A settlement is on its way: whether the lease is good is not known.
     settling: bool,
 }
 
@@ -70,6 +69,8 @@ impl Book {
             self.unexpected.push(job.job_id.clone());
             return;
         };
+        // It may be here, and even done, before an Enqueue that is repeated has its answer.
+        self.enqueued += usize::from(!std::mem::replace(&mut fate.enqueued, true));
         match &fate.out {
             // A claim that was repeated has the same answer.
             Some(out) if out.lease == job.lease => return,
@@ -165,8 +166,8 @@ impl Ledger {
     pub(crate) fn enqueued(&self, id: &str) {
         self.book.send_modify(|book| {
             book.answers += 1;
-            book.enqueued += 1;
-            book.fates.get_mut(id).expect("it was sent").enqueued = true;
+            let fate = book.fates.get_mut(id).expect("it was sent");
+            book.enqueued += usize::from(!std::mem::replace(&mut fate.enqueued, true));
         });
     }
 
@@ -213,7 +214,7 @@ impl Ledger {
     }
 
     /// Compares what is in the book with what this server says.
-    pub(crate) async fn verdict(&self, fleet: &Fleet, at: usize) -> Verdict {
+    pub(crate) async fn report(&self, fleet: &Fleet, at: usize) -> LedgerReport {
         let unfinished: Vec<String> = {
             let book = self.book.borrow();
             let open = book.fates.iter().filter(|(_, fate)| !fate.done && !fate.dead);
@@ -228,7 +229,7 @@ impl Ledger {
         }
         let stats = fleet.stats(at, QUEUE).await;
         let book = self.book.send_replace(Book::default());
-        Verdict {
+        LedgerReport {
             lost,
             stuck,
             counted: [stats.enqueued, stats.completed, stats.held],
@@ -239,18 +240,18 @@ impl Ledger {
 }
 
 /// What became of it all.
-pub(crate) struct Verdict {
+pub(crate) struct LedgerReport {
     pub(crate) book: Book,
     /// Acknowledged, not done, and not there.
     lost: Vec<String>,
-    /// There, and nobody gets it.
+    /// There, and never delivered.
     stuck: Vec<String>,
     /// By the servers: enqueued, completed, held.
     counted: [u64; 3],
     lease_expired: u64,
 }
 
-impl Verdict {
+impl LedgerReport {
     #[track_caller]
     pub(crate) fn assert_word_kept(&self) {
         let Book { at_once, duplicated, early, stolen, unexpected, .. } = &self.book;
@@ -268,7 +269,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for LedgerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let book = &self.book;
         write!(

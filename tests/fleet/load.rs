@@ -1,24 +1,17 @@
 //! Producers and workers spread over a fleet. A call that is not answered is repeated, at the next server.
 
-use crate::{
-    fleet::Fleet,
-    ledger::{Ledger, QUEUE, Verdict},
-    random::Random,
-    requests::{ack, job},
-    stream::StreamWorker,
-};
-use redrive::{
-    env,
-    grpc::pb::{
-        ClaimRequest, EnqueueRequest, Failure, Job, NackKind, NackRequest, enqueue_request::Body,
-        queue_service_client::QueueServiceClient,
-    },
-};
-use std::{
-    error::Error,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use crate::fleet::Fleet;
+use crate::ledger::{Ledger, LedgerReport, QUEUE};
+use crate::random::Random;
+use crate::requests::{ack, job};
+use crate::stream::StreamWorker;
+use redrive::env;
+use redrive::grpc::pb::enqueue_request::Body;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, Failure, Job, NackKind, NackRequest};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::{sync::watch, task::JoinSet};
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt;
@@ -112,19 +105,19 @@ impl Load {
     }
 
     /// Works everything off, and compares what was promised with what this server of the fleet has.
-    pub(crate) async fn finish(mut self, fleet: &Fleet, at: usize) -> Verdict {
+    pub(crate) async fn finish(mut self, fleet: &Fleet, at: usize) -> LedgerReport {
         self.producing.send_replace(false);
         while let Some(ended) = self.producers.join_next().await {
             ended.unwrap();
         }
         let drained = self.ledger.until(|book| book.live() == 0);
         tokio::select! {
-            // What is left then is judged as it is.
+            // What is left then is decided as it is.
             _ = tokio::time::timeout(DRAINS_WITHIN, drained) => {}
             ended = self.workers.join_next() => panic!("a worker failed: {ended:?}"),
         }
         self.workers.shutdown().await;
-        self.ledger.verdict(fleet, at).await
+        self.ledger.report(fleet, at).await
     }
 }
 
@@ -150,8 +143,7 @@ impl Caller {
 
     /// Another server may do better.
     pub(crate) async fn go_on(&mut self, status: &Status, began: Instant) {
-        let reason =
-            status.get_details_error_info().map_or_else(|| "no answer".into(), |info| info.reason);
+        let reason = status.get_details_error_info().map_or_else(|| "no answer".into(), |info| info.reason);
         self.ledger.repeated(&reason, began.elapsed());
         self.at += 1;
         // As callers do: a server that refuses is not asked again in the same moment.

@@ -3,15 +3,11 @@
 //! Redis holds writes back while `CLIENT PAUSE … WRITE` is in force, and forgets those of a caller who goes meanwhile. So a
 //! step is let through, the next one is held back, and the server is killed: what comes of it does not depend on chance.
 
-use crate::{
-    fleet::{CONFIG, Fleet},
-    load::nack,
-    requests::{ack, claim, job, seconds},
-    servers::{Cluster, Kind, Server, until},
-};
-use redrive::grpc::pb::{
-    ClaimRequest, EnqueueRequest, Job, JobState, NackKind, RequeueRequest, RequeueResponse,
-};
+use crate::fleet::{CONFIG, Fleet};
+use crate::load::nack;
+use crate::requests::{ack, claim, job, seconds};
+use crate::servers::{Cluster, Kind, Server, until};
+use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, Job, JobState, NackKind, RequeueRequest, RequeueResponse};
 use std::time::Instant;
 use tokio::task::JoinHandle;
 use tonic::Status;
@@ -62,10 +58,7 @@ impl Scene {
     /// Waits until so many entries are in one of the queue's hashes.
     async fn entries(&self, queue: &str, letter: char, count: i64) {
         let ask = format!("HLEN {}", key(queue, letter));
-        until(&format!("{ask} is {count}"), || async {
-            self.owner(queue).ask::<i64>(&ask) == count
-        })
-        .await;
+        until(&format!("{ask} is {count}"), || async { self.owner(queue).ask::<i64>(&ask) == count }).await;
     }
 
     /// A dead letter here; and the other queue is known to all.
@@ -94,12 +87,8 @@ impl Scene {
     /// Moves the only dead letter, undisturbed, and claims it.
     async fn send(&self, from: &str, to: &str) -> Job {
         let mut way = self.fleet.ways().remove(1);
-        let request = RequeueRequest {
-            queue: from.into(),
-            all: true,
-            target_queue: to.into(),
-            ..RequeueRequest::default()
-        };
+        let request =
+            RequeueRequest { queue: from.into(), all: true, target_queue: to.into(), ..RequeueRequest::default() };
         assert_eq!(way.requeue(request).await.unwrap().into_inner().requeued, 1);
         let mut claimed = way.claim(claim(to)).await.unwrap().into_inner();
         claimed.jobs.pop().unwrap_or_else(|| panic!("it is not in {to}: {:?}", claimed.idle))

@@ -1,11 +1,9 @@
-//! Redis has no room left, or nobody who confirms: calls are refused so that repeating them is safe.
+//! Redis has no room left, or no replica to confirm: calls are refused so that repeating them is safe.
 
-use crate::{
-    fleet::Fleet,
-    load::{Load, nack},
-    requests::{ack, claim, job, seconds},
-    servers::{Kind, Launch, Server, Watched, until},
-};
+use crate::fleet::Fleet;
+use crate::load::{Load, nack};
+use crate::requests::{ack, claim, job, seconds};
+use crate::servers::{Kind, Launch, Server, Watched, until};
 use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, JobState, NackKind};
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
@@ -52,10 +50,10 @@ async fn a_full_redis_takes_no_new_jobs_and_loses_none_it_has() {
     assert_eq!(fleet.state(0, "q", "b-nacked").await, Some(JobState::Dead));
     assert_eq!(fleet.state(0, "q", "c-left").await, Some(JobState::Ready));
     load.run(200).await;
-    let verdict = load.finish(&fleet, 0).await;
-    println!("maxmemory reached: {verdict}");
-    verdict.assert_word_kept();
-    assert!(verdict.book.repeated.contains_key("DISK_LOW"), "{:?}", verdict.book.repeated);
+    let report = load.finish(&fleet, 0).await;
+    println!("maxmemory reached: {report}");
+    report.assert_word_kept();
+    assert!(report.book.repeated.contains_key("DISK_LOW"), "{:?}", report.book.repeated);
 }
 
 fn told(refused: Option<&Status>) -> String {
@@ -79,10 +77,7 @@ async fn what_no_replica_has_is_not_confirmed_by_another_server_either() {
         let mut ways = fleet.ways();
         for id in ["first", "second"] {
             // A replica that has just loaded its data takes a moment to confirm for the first time.
-            until("it confirms", || async {
-                fleet.ways().remove(0).enqueue(named(id)).await.is_ok()
-            })
-            .await;
+            until("it confirms", || async { fleet.ways().remove(0).enqueue(named(id)).await.is_ok() }).await;
         }
         // Both servers have written, and been confirmed.
         ways[1].enqueue(named("third")).await.unwrap();
@@ -104,19 +99,15 @@ async fn what_no_replica_has_is_not_confirmed_by_another_server_either() {
         let took = began.elapsed() / 9;
         assert!(took < Duration::from_secs(3), "{took:?}");
         replica.thaw();
-        until("the replica has caught up", || async {
-            fleet.ways().remove(1).enqueue(named("late")).await.is_ok()
-        })
-        .await;
+        until("the replica has caught up", || async { fleet.ways().remove(1).enqueue(named("late")).await.is_ok() })
+            .await;
         for way in &mut ways {
             assert!(way.ack(ack(&jobs[0].lease)).await.unwrap().into_inner().already_gone);
             way.nack(nack(&jobs[1], NackKind::Permanent)).await.unwrap();
         }
         let stats = fleet.stats(0, "q").await;
         assert_eq!((stats.enqueued, stats.completed, stats.dead_lettered), (4, 1, 1), "once each");
-        println!(
-            "{kind:?}: a frozen replica, refused after {took:.2?}, and by the other server too"
-        );
+        println!("{kind:?}: a frozen replica, refused after {took:.2?}, and by the other server too");
     }
 }
 
@@ -141,7 +132,7 @@ async fn a_replica_that_lags_holds_answers_back_and_nothing_confirmed_is_lost() 
     let follow = format!("replicaof 127.0.0.1 {}", watched.replica.port);
     let _second = Launch::durable(Kind::Redis).line(follow).start();
     load.run(200).await;
-    let verdict = load.finish(&fleet, 1).await;
-    println!("a lagging replica, then the primary killed, replicated(1): {verdict}");
-    verdict.assert_word_kept();
+    let report = load.finish(&fleet, 1).await;
+    println!("a lagging replica, then the primary killed, replicated(1): {report}");
+    report.assert_word_kept();
 }

@@ -1,10 +1,8 @@
 //! A worker with a stream. When the stream breaks, it settles by single calls what was not answered, and opens another.
 
-use crate::{
-    ledger::QUEUE,
-    load::{Caller, Ending, may_repeat, nack},
-    requests::ack,
-};
+use crate::ledger::QUEUE;
+use crate::load::{Caller, Ending, may_repeat, nack};
+use crate::requests::ack;
 use redrive::grpc::pb::{
     ItemError, Job, SettleRequest, SettleResponse, WorkHello, WorkRequest, ack_result, nack_result,
 };
@@ -44,18 +42,11 @@ impl StreamWorker {
     }
 
     /// Until the stream ends.
-    async fn stream(
-        &mut self,
-        sent: &mut HashMap<u64, Sent>,
-    ) -> Result<std::convert::Infallible, Status> {
+    async fn stream(&mut self, sent: &mut HashMap<u64, Sent>) -> Result<std::convert::Infallible, Status> {
         let (says, messages) = mpsc::channel(64);
-        let hello = WorkHello {
-            queues: vec![QUEUE.into()],
-            worker_id: self.caller.name.clone(),
-            ..WorkHello::default()
-        };
-        let first =
-            WorkRequest { hello: Some(hello), add_credits: CREDITS, ..WorkRequest::default() };
+        let hello =
+            WorkHello { queues: vec![QUEUE.into()], worker_id: self.caller.name.clone(), ..WorkHello::default() };
+        let first = WorkRequest { hello: Some(hello), add_credits: CREDITS, ..WorkRequest::default() };
         let gone = |_| Status::unavailable("the stream has ended");
         says.send(first).await.map_err(gone)?;
         let hears = self.caller.way().work(ReceiverStream::new(messages)).await?;
@@ -73,12 +64,8 @@ impl StreamWorker {
             }
             let credits = message.jobs.len() as u32;
             let settle = self.choose(message.jobs, sent.entry(id).or_default());
-            let settle = WorkRequest {
-                settle: Some(settle),
-                settle_id: id,
-                add_credits: credits,
-                ..WorkRequest::default()
-            };
+            let settle =
+                WorkRequest { settle: Some(settle), settle_id: id, add_credits: credits, ..WorkRequest::default() };
             says.send(settle).await.map_err(gone)?;
         }
         unreachable!("numbers do not end")

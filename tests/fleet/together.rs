@@ -1,15 +1,13 @@
 //! Three servers on one Redis: what one of them is told holds for all.
 
-use crate::{
-    fleet::Fleet,
-    load::{Load, nack},
-    requests::{ack, claim, job, seconds},
-    servers::{Kind, Launch, Server},
-};
+use crate::fleet::Fleet;
+use crate::load::{Load, nack};
+use crate::requests::{ack, claim, job, seconds};
+use crate::servers::{Kind, Launch, Server};
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
 use redrive::grpc::pb::{
-    BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, IdleReason, Job, NackKind,
-    PauseQueueRequest, ResetBreakerRequest, ResumeQueueRequest, SetBreakerRequest,
-    queue_service_client::QueueServiceClient,
+    BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, IdleReason, Job, NackKind, PauseQueueRequest,
+    ResetBreakerRequest, ResumeQueueRequest, SetBreakerRequest,
 };
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
@@ -20,9 +18,9 @@ async fn three_servers_share_one_queue_and_no_job_is_with_two_workers() {
     let fleet = Fleet::start(&redis.address(), 3);
     let mut load = Load::with(&fleet, true);
     load.run(4_000).await;
-    let verdict = load.finish(&fleet, 1).await;
-    println!("three servers: {verdict}");
-    verdict.assert_word_kept();
+    let report = load.finish(&fleet, 1).await;
+    println!("three servers: {report}");
+    report.assert_word_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,10 +33,10 @@ async fn jobs_out_with_a_killed_server_come_back_and_none_is_lost() {
     load.run(800).await;
     // A server that comes later helps as well.
     fleet.join();
-    let verdict = load.finish(&fleet, 3).await;
-    println!("a server killed: {verdict}");
-    verdict.assert_word_kept();
-    assert!(verdict.book.repeated.contains_key("no answer"), "nobody noticed");
+    let report = load.finish(&fleet, 3).await;
+    println!("a server killed: {report}");
+    report.assert_word_kept();
+    assert!(report.book.repeated.contains_key("no answer"), "no call was cut off");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,11 +77,7 @@ async fn a_pause_and_a_breaker_set_at_one_server_hold_at_all() {
     assert_eq!(why_idle(&fleet).await, [IdleReason::Paused; 3]);
     admin.resume_queue(ResumeQueueRequest { queue: "q".into() }).await.unwrap();
     let name = "queue:q".to_owned();
-    let open = SetBreakerRequest {
-        name: name.clone(),
-        state: BreakerState::Open.into(),
-        reason: "a test".into(),
-    };
+    let open = SetBreakerRequest { name: name.clone(), state: BreakerState::Open.into(), reason: "a test".into() };
     admin.set_breaker(open).await.unwrap();
     assert_eq!(why_idle(&fleet).await, [IdleReason::BreakerOpen; 3]);
     for way in &mut ways {
@@ -120,7 +114,7 @@ async fn a_breaker_that_failures_open_at_one_server_is_open_at_all() {
         ways[0].enqueue(job("q")).await.unwrap();
     }
     for at in 0..5 {
-        // Whoever handed it out: the lease says all.
+        // Any server accepts it, whichever one delivered it: the lease token is enough.
         let out = ways[at % 3].claim(claim("q")).await.unwrap().into_inner().jobs.remove(0);
         ways[1].nack(nack(&out, NackKind::Retry)).await.unwrap();
     }
@@ -128,7 +122,7 @@ async fn a_breaker_that_failures_open_at_one_server_is_open_at_all() {
     assert_eq!(fleet.stats(0, "q").await.held, 8);
 }
 
-/// What is counted is counted for all: whoever is told of a failure.
+/// Failures are counted for all servers, whichever one receives them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_told_to_three_servers_in_turn_open_the_breaker_at_the_threshold() {
     let redis = Server::start(Kind::Redis);

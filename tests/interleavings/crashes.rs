@@ -1,9 +1,7 @@
 //! A server that dies after each of its steps, while another one works.
 
-use crate::{
-    fixture::{Fixture, all},
-    schedule::{Choices, interleave, one_after_the_other},
-};
+use crate::fixture::{Fixture, all};
+use crate::schedule::{Choices, interleave, one_after_the_other};
 
 /// A verb that died at any step has happened or not, or is completed by being said again.
 #[test]
@@ -13,8 +11,7 @@ fn a_verb_that_dies_after_any_step_leaves_a_store_in_order() {
         let twice = one_after_the_other(&[verb]);
         for steps in 0..40 {
             let fixture = Fixture::new();
-            let answers =
-                interleave(&fixture, &[verb], &mut Choices::default(), 0, Some((0, steps)));
+            let answers = interleave(&fixture, &[verb], &mut Choices::default(), 0, Some((0, steps)));
             fixture.verify();
             runs += 1;
             if answers[0].is_some() {

@@ -1,28 +1,18 @@
 //! A store with a job in every state, and verbs about each of them.
 
-use crate::{
-    schedule::{LIMITS, complete},
-    stepped::Stepped,
+use crate::schedule::{LIMITS, complete};
+use crate::stepped::Stepped;
+use redrive::domain::{
+    Body, BreakerName, DeadPart, Failure, Jitter, JobId, Lease, NewJob, Outcome, PolicyOverride, QueueName,
+    QueueSettings, Settings, Timestamp, When,
 };
-use redrive::{
-    domain::{
-        breaker::BreakerName,
-        failure::Failure,
-        ids::{DeadPart, JobId, QueueName},
-        job::{Body, Expiry, NewJob, Start},
-        lease::Lease,
-        policy::{Jitter, PolicyOverride},
-        settings::{QueueSettings, Settings},
-        time::Timestamp,
-        verdict::Ending,
-    },
-    env::ManualClock,
-    queue::{self, Answer, CallContext, Incoming, QueueMemory, Verb, View},
-    store::{
-        Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share,
-        Sweep, Unanswered, Which, memory::MemoryStorage,
-    },
+use redrive::env::ManualClock;
+use redrive::queue::UndeliveredClaim;
+use redrive::queue::{self, Answer, CallContext, Incoming, QueueMemory, Verb, View};
+use redrive::queue::{
+    Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share, Sweep, Which,
 };
+use redrive::store::memory::MemoryStorage;
 use std::{sync::Arc, time::Duration};
 
 pub(crate) fn queue_name() -> QueueName {
@@ -39,8 +29,8 @@ pub(crate) fn job(id: &str) -> NewJob {
         headers: Vec::new(),
         body: Body::Text("body".into()),
         priority: 0,
-        start: Start::Now,
-        expiry: Expiry::Never,
+        start: None,
+        expiry: None,
         policy: Some(Box::new(PolicyOverride {
             jitter: Some(Jitter::None),
             max_retries: Some(3),
@@ -65,10 +55,7 @@ impl Fixture {
         let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
         let storage = MemoryStorage::new(clock.clone());
         let settings = Arc::new(Settings {
-            defaults: Arc::new(QueueSettings {
-                key_retention: Duration::from_secs(3_600),
-                ..QueueSettings::default()
-            }),
+            defaults: Arc::new(QueueSettings { key_retention: Duration::from_secs(3_600), ..QueueSettings::default() }),
             ..Settings::default()
         });
         let lease = Lease {
@@ -87,21 +74,17 @@ impl Fixture {
         let dead = fixture.claim();
         fixture.run(nack_of(
             dead.0,
-            Ending::Failed {
-                failure: Failure::new("Broken", "for good"),
-                permanent: true,
-                retry_after: None,
-            },
+            Outcome::Failed { failure: Failure::new("Broken", "for good"), permanent: true, retry_after: None },
         ));
         let mut keyed = job("leased");
         keyed.key = Some("k".into());
         fixture.run(enqueue(vec![keyed]));
         (fixture.lease, fixture.answer) = fixture.claim();
         let mut later = job("later");
-        later.start = Start::After(Duration::from_secs(20));
+        later.start = Some(When::After(Duration::from_secs(20)));
         let mut expires = job("expires");
-        expires.start = Start::After(Duration::from_secs(3_600));
-        expires.expiry = Expiry::After(Duration::from_secs(25));
+        expires.start = Some(When::After(Duration::from_secs(3_600)));
+        expires.expiry = Some(When::After(Duration::from_secs(25)));
         fixture.run(enqueue(vec![job("waits"), later, expires]));
         // Leases last for 30 seconds.
         clock.advance(Duration::from_secs(31));
@@ -117,9 +100,7 @@ impl Fixture {
 
     fn claim(&self) -> (Lease, u64) {
         match self.run(claim_of("", "")) {
-            Answer::Claim(Some(claimed)) => {
-                (claimed.jobs[0].delivery.lease.clone(), claimed.answer)
-            }
+            Answer::Claim(Some(claimed)) => (claimed.jobs[0].delivery.lease.clone(), claimed.answer),
             other => panic!("{other:?}"),
         }
     }
@@ -164,8 +145,8 @@ pub(crate) fn claim_of(worker: &str, request: &str) -> Verb {
     })
 }
 
-fn nack_of(lease: Lease, ending: Ending) -> Verb {
-    let nacks = vec![Nack { lease, ending, checkpoint: String::new() }];
+fn nack_of(lease: Lease, outcome: Outcome) -> Verb {
+    let nacks = vec![Nack { lease, outcome, checkpoint: String::new() }];
     Verb::Settle(Settlements { nacks, ..Settlements::default() })
 }
 
@@ -180,10 +161,10 @@ pub(crate) const SETTLING: [Named; 8] = [
     }),
     ("nack", |fixture| {
         let failure = Failure::new("Broken", "for now");
-        let ending = Ending::Failed { failure, permanent: false, retry_after: None };
-        nack_of(fixture.lease.clone(), ending)
+        let outcome = Outcome::Failed { failure, permanent: false, retry_after: None };
+        nack_of(fixture.lease.clone(), outcome)
     }),
-    ("release", |fixture| nack_of(fixture.lease.clone(), Ending::Released { retry_after: None })),
+    ("release", |fixture| nack_of(fixture.lease.clone(), Outcome::Released { retry_after: None })),
     ("extend", |fixture| {
         let (lease, duration) = (fixture.lease.clone(), Some(Duration::from_secs(60)));
         let extends = vec![Extend { lease, duration, checkpoint: String::new() }];
@@ -200,7 +181,7 @@ pub(crate) const SETTLING: [Named; 8] = [
         Verb::Sweep(sweep, vec![queue_name()])
     }),
     ("undelivered", |fixture| {
-        Verb::Undelivered(Unanswered {
+        Verb::Undelivered(UndeliveredClaim {
             leases: vec![fixture.lease.clone()],
             answer: fixture.answer,
             after: Duration::ZERO,
@@ -253,9 +234,7 @@ pub(crate) const OTHERS: [Named; 14] = [
             request: None,
         })
     }),
-    ("pause", |_| {
-        Verb::Pause(queue_name(), Some(NewPause { duration: None, reason: "why".into() }))
-    }),
+    ("pause", |_| Verb::Pause(queue_name(), Some(NewPause { duration: None, reason: "why".into() }))),
     ("resume", |_| Verb::Pause(queue_name(), None)),
     ("force the breaker open", |_| {
         let order = BreakerOrder::Force { open: true, reason: "broken".into() };

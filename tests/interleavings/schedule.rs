@@ -2,11 +2,9 @@
 
 use crate::{fixture::Fixture, stepped::Stepped};
 use redrive::queue::{Answer, CallContext, QueueMemory, StoreLimits, Verb, run};
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll, Waker},
-};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 pub(crate) const LIMITS: StoreLimits = StoreLimits { queues: 100, leases: 1_000 };
 
@@ -85,10 +83,7 @@ pub(crate) struct Outcome {
 /// Runs the verbs; `choices` says whose step is next, and at most `switches` times a verb waits in the middle for another. A verb
 /// that `dies` after so many steps does no more.
 pub(crate) fn interleave(
-    fixture: &Fixture,
-    verbs: &[fn(&Fixture) -> Verb],
-    choices: &mut Choices,
-    mut switches: usize,
+    fixture: &Fixture, verbs: &[fn(&Fixture) -> Verb], choices: &mut Choices, mut switches: usize,
     mut dies: Option<(usize, usize)>,
 ) -> Vec<Option<String>> {
     let mut current: Option<usize> = None;
@@ -210,8 +205,7 @@ fn interleavings(steps: &[usize]) -> f64 {
 /// The steps of a verb that runs alone.
 fn steps(make: fn(&Fixture) -> Verb) -> usize {
     let fixture = Fixture::new();
-    let mut future =
-        Box::pin(verb(Stepped(fixture.storage.clone()), &fixture, 1_000, make(&fixture)));
+    let mut future = Box::pin(verb(Stepped(fixture.storage.clone()), &fixture, 1_000, make(&fixture)));
     let mut context = Context::from_waker(Waker::noop());
     (0..).find(|_| future.as_mut().poll(&mut context).is_ready()).unwrap()
 }
@@ -221,8 +215,7 @@ pub(crate) fn check(names: &[&str], verbs: &[fn(&Fixture) -> Verb]) -> usize {
     let allowed = one_after_the_other(verbs);
     let steps: Vec<_> = verbs.iter().map(|make| steps(*make)).collect();
     let switches = if interleavings(&steps) <= ALL_MAX { usize::MAX } else { FEW_SWITCHES };
-    let is_composite =
-        names == CANCELLED_MEANWHILE || names.iter().any(|name| COMPOSITE.contains(name));
+    let is_composite = names == CANCELLED_MEANWHILE || names.iter().any(|name| COMPOSITE.contains(name));
     let mut choices = Choices::default();
     let mut runs = 0;
     loop {

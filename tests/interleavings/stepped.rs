@@ -1,13 +1,9 @@
 //! Storage that does one step at each poll, so that a test decides whose step is next.
 
-use redrive::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{
-        StoreError,
-        memory::MemoryStorage,
-        storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken},
-    },
-};
+use redrive::domain::{QueueName, Timestamp};
+use redrive::store::StoreError;
+use redrive::store::memory::MemoryStorage;
+use redrive::store::storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken};
 use std::{future::poll_fn, ops::Range, task::Poll};
 
 #[derive(Clone)]
@@ -31,29 +27,17 @@ impl Reads for Stepped {
         self.0.now()
     }
 
-    async fn read(
-        &mut self,
-        queue: &QueueName,
-        reads: &[Read],
-    ) -> Result<Option<Vec<Found>>, StoreError> {
+    async fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Result<Option<Vec<Found>>, StoreError> {
         turn().await;
         self.0.read(queue, reads).await
     }
 
-    async fn queues(
-        &mut self,
-        after: Option<&QueueName>,
-        limit: usize,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>, StoreError> {
         turn().await;
         self.0.queues(after, limit).await
     }
 
-    async fn holders(
-        &mut self,
-        table: Table,
-        key: &RecordKey,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn holders(&mut self, table: Table, key: &RecordKey) -> Result<Vec<QueueName>, StoreError> {
         turn().await;
         self.0.holders(table, key).await
     }
@@ -65,11 +49,7 @@ impl Storage for Stepped {
         self.0.apply(queue, batch).await
     }
 
-    async fn take(
-        &mut self,
-        queue: &QueueName,
-        take: &Take<'_>,
-    ) -> Result<Option<Taken>, StoreError> {
+    async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>, StoreError> {
         turn().await;
         self.0.take(queue, take).await
     }
@@ -79,11 +59,7 @@ impl Storage for Stepped {
         self.0.register(queue, max).await
     }
 
-    async fn forget(
-        &mut self,
-        queue: &QueueName,
-        unused_since: Timestamp,
-    ) -> Result<bool, StoreError> {
+    async fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> Result<bool, StoreError> {
         turn().await;
         self.0.forget(queue, unused_since).await
     }

@@ -1,9 +1,7 @@
 //! Every triple of verbs that settle the same delivery, and a claim that may get the job next.
 
-use crate::{
-    fixture::{OTHERS, SETTLING},
-    schedule::check,
-};
+use crate::fixture::{OTHERS, SETTLING};
+use crate::schedule::check;
 
 #[test]
 fn every_triple_of_settling_verbs_in_every_interleaving_is_one_after_the_other() {

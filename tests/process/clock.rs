@@ -1,22 +1,14 @@
-//! Somebody sets the machine's clock: an hour ahead, an hour back, while the server runs and while it does not.
+//! The machine's clock is set: an hour ahead, an hour back, while the server runs and while it does not.
 
-use crate::{
-    requests::{ack, claim, job, seconds},
-    server::{Launch, Server, config_file, scratch},
-    wall_clock::WallClock,
-};
+use crate::requests::{ack, claim, job, seconds};
+use crate::server::{Launch, Server, config_file, scratch};
+use crate::wall_clock::WallClock;
 use prost_types::Timestamp;
-use redrive::grpc::pb::{
-    ClaimRequest, EnqueueRequest, Failure, GetJobRequest, Job, JobState, NackKind, NackRequest,
-};
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant, SystemTime},
-};
+use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, Failure, GetJobRequest, Job, JobState, NackKind, NackRequest};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinHandle;
 
 /// How long a retry waits here.
@@ -52,10 +44,7 @@ impl Watcher {
                 };
                 let reply = queue.claim(request).await.unwrap().into_inner();
                 let now = reply.server_time.unwrap();
-                assert!(
-                    (now.seconds, now.nanos) >= (last.seconds, last.nanos),
-                    "time went from {last} back to {now}"
-                );
+                assert!((now.seconds, now.nanos) >= (last.seconds, last.nanos), "time went from {last} back to {now}");
                 last = now;
             }
             last

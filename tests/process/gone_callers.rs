@@ -1,19 +1,14 @@
 //! Workers that hang up at the very moment a job comes.
 
-use crate::{
-    power_cut_image::random::Random,
-    requests::{ack, claim, job, seconds},
-    server::{Launch, scratch},
-    shutdown::ping,
-    tap::Tap,
-};
-use redrive::{
-    env,
-    grpc::pb::{
-        AttemptStatus, ClaimRequest, EnqueueRequest, GetJobRequest,
-        admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient,
-    },
-};
+use crate::power_cut_image::random::Random;
+use crate::requests::{ack, claim, job, seconds};
+use crate::server::{Launch, scratch};
+use crate::shutdown::ping;
+use crate::tap::Tap;
+use redrive::env;
+use redrive::grpc::pb::admin_service_client::AdminServiceClient;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::grpc::pb::{AttemptStatus, ClaimRequest, EnqueueRequest, GetJobRequest};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -40,8 +35,7 @@ async fn hang_up(number: u64, tap: Tap, worker: Channel, other: Channel) -> Coun
     let mut admin = AdminServiceClient::new(other.clone());
     for round in 0..HANG_UPS {
         let worker_id = format!("worker-{number}-{round}.");
-        let request =
-            ClaimRequest { wait: seconds(30), worker_id: worker_id.clone(), ..claim(&queue) };
+        let request = ClaimRequest { wait: seconds(30), worker_id: worker_id.clone(), ..claim(&queue) };
         let mut waiting = QueueServiceClient::new(worker.clone());
         let waiting = tokio::spawn(async move { waiting.claim(request).await });
         tap.has_sent(worker_id.as_bytes()).await;

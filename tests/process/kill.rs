@@ -1,19 +1,13 @@
 //! SIGKILL at any moment: the machine goes on, the process does not.
 
-use crate::{
-    ledger::{Ledger, Mark, QUEUE},
-    load::{self, Load},
-    power_cut_image::random::Random,
-    requests::{ack, claim, job, seconds},
-    server::{Launch, config_file, scratch},
-};
-use redrive::{
-    env,
-    grpc::pb::{AttemptStatus, ClaimRequest, EnqueueRequest, GetJobRequest, JobState},
-};
+use crate::ledger::{Ledger, Mark, QUEUE};
+use crate::load::{self, Load};
+use crate::power_cut_image::random::Random;
+use crate::requests::{ack, claim, job, seconds};
+use crate::server::{Launch, config_file, rounds, scratch};
+use redrive::env;
+use redrive::grpc::pb::{AttemptStatus, ClaimRequest, EnqueueRequest, GetJobRequest, JobState};
 use std::{sync::Arc, time::Duration};
-
-const ROUNDS: u64 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_loses_nothing_and_its_leases_still_hold() {
@@ -23,7 +17,7 @@ async fn a_killed_server_loses_nothing_and_its_leases_still_hold() {
     let ledger = Arc::new(Ledger::new());
     let mut random = Random(env::random());
     let mut server = launch().start();
-    for round in 1..=ROUNDS {
+    for round in 1..=rounds(10) {
         let before = ledger.acknowledged();
         let mut load = Load::on(&server, &ledger, random.next()).await;
         load.run(&ledger, 1 + random.below(600)).await;
@@ -43,17 +37,17 @@ async fn a_killed_server_loses_nothing_and_its_leases_still_hold() {
         assert_eq!(first.jobs[0].job_id, format!("first-{round}"));
         queue.ack(ack(&first.jobs[0].lease)).await.unwrap();
 
-        let mut verdict = ledger.check(&server, Mark::MAX).await;
-        ledger.redeem(&server, &mut verdict).await;
+        let mut report = ledger.check(&server, Mark::MAX).await;
+        ledger.redeem(&server, &mut report).await;
         println!(
             "round {round}: {} acknowledged, {} checked, {} lost, {} returned, {cut_off} calls cut off",
             ledger.acknowledged() - before,
-            verdict.checked,
-            verdict.lost.len(),
-            verdict.returned.len()
+            report.checked,
+            report.lost.len(),
+            report.returned.len()
         );
-        verdict.assert_word_kept();
-        ledger.begin_anew(&verdict);
+        report.assert_word_kept();
+        ledger.begin_anew(&report);
     }
 }
 
@@ -72,7 +66,7 @@ async fn a_restart_burns_no_attempt() {
     assert_eq!(jobs.len(), 2);
     server.kill();
 
-    // The leases run out while nobody is there.
+    // The leases run out while no server runs.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let server = launch().start();
     let mut queue = server.queue().await;

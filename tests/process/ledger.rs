@@ -2,11 +2,9 @@
 
 use crate::server::Server;
 use redrive::grpc::pb::{AckRequest, GetJobRequest, JobState};
-use std::{
-    collections::{HashMap, HashSet},
-    path::PathBuf,
-    sync::{Mutex, MutexGuard},
-};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
 use tokio::{sync::watch, task::JoinSet};
 use tonic::Code;
 
@@ -54,7 +52,7 @@ pub(crate) struct Ledger {
 
 /// What a check found.
 #[derive(Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct LedgerReport {
     pub(crate) checked: usize,
     /// Acknowledged, not done, and not there.
     pub(crate) lost: Vec<String>,
@@ -67,23 +65,20 @@ pub(crate) struct Verdict {
     states: HashMap<String, Option<JobState>>,
 }
 
-impl Verdict {
-    /// As if nothing were there: the verdict about a server that does not start.
+impl LedgerReport {
+    /// As if nothing were there: the report about a server that does not start.
     pub(crate) fn all_lost(ledger: &Ledger) -> Self {
-        let mut verdict = Self::default();
+        let mut report = Self::default();
         for (id, fate) in ledger.fates().iter() {
-            verdict.judge(id, fate, u64::MAX, None);
+            report.add(id, fate, u64::MAX, None);
         }
-        verdict
+        report
     }
 
     #[track_caller]
     pub(crate) fn assert_word_kept(&self) {
         assert!(
-            self.lost.is_empty()
-                && self.returned.is_empty()
-                && self.undead.is_empty()
-                && self.leases_lost.is_empty(),
+            self.lost.is_empty() && self.returned.is_empty() && self.undead.is_empty() && self.leases_lost.is_empty(),
             "lost {:?}, returned {:?}, undead {:?}, leases lost {:?}",
             self.lost,
             self.returned,
@@ -92,7 +87,7 @@ impl Verdict {
         );
     }
 
-    fn judge(&mut self, id: &str, fate: &Fate, cut: Mark, state: Option<JobState>) {
+    fn add(&mut self, id: &str, fate: &Fate, cut: Mark, state: Option<JobState>) {
         let by = |mark: Option<Mark>| mark.is_some_and(|mark| mark <= cut);
         self.checked += 1;
         if state.is_none() && by(fate.enqueued) && !by(fate.ack_sent) {
@@ -109,7 +104,7 @@ impl Verdict {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics while holding it")
+    mutex.lock().expect("no thread panics while holding it")
 }
 
 impl Ledger {
@@ -171,7 +166,7 @@ impl Ledger {
         self.count();
     }
 
-    /// A settlement is about to go: from here on nobody knows whether the lease is good.
+    /// A settlement is about to go: from here on it is not known whether the lease is good.
     pub(crate) fn settling(&self, id: &str, lease: &str, is_ack: bool) {
         let mark = self.mark();
         locked(&self.held).retain(|held| held.lease != lease);
@@ -225,7 +220,7 @@ impl Ledger {
     }
 
     /// Compares what a server has with what was acknowledged until `cut`.
-    pub(crate) async fn check(&self, server: &Server, cut: Mark) -> Verdict {
+    pub(crate) async fn check(&self, server: &Server, cut: Mark) -> LedgerReport {
         let fates: Vec<(String, Fate)> = self.fates().clone().into_iter().collect();
         let admin = server.admin().await;
         let mut checkers = JoinSet::new();
@@ -247,15 +242,15 @@ impl Ledger {
                 found
             });
         }
-        let mut verdict = Verdict::default();
+        let mut report = LedgerReport::default();
         for (id, fate, state) in checkers.join_all().await.into_iter().flatten() {
-            verdict.judge(&id, &fate, cut, state);
+            report.add(&id, &fate, cut, state);
         }
-        verdict
+        report
     }
 
     /// Settles every lease from before, to see that it still can be.
-    pub(crate) async fn redeem(&self, server: &Server, verdict: &mut Verdict) {
+    pub(crate) async fn redeem(&self, server: &Server, report: &mut LedgerReport) {
         let mut queue = server.queue().await;
         let held = std::mem::take(&mut *locked(&self.held));
         for Held { id, lease } in held {
@@ -263,19 +258,19 @@ impl Ledger {
             let request = AckRequest { lease, ..AckRequest::default() };
             match queue.ack(request).await {
                 Ok(reply) if !reply.get_ref().already_gone => {}
-                _ => verdict.leases_lost.push(id.clone()),
+                _ => report.leases_lost.push(id.clone()),
             }
-            verdict.states.insert(id.clone(), None);
+            report.states.insert(id.clone(), None);
             self.acked(&id);
         }
-        verdict.returned.append(&mut std::mem::take(&mut *locked(&self.came_back)));
+        report.returned.append(&mut std::mem::take(&mut *locked(&self.came_back)));
     }
 
     /// Takes what was found as the new beginning: what was in doubt is known now, and what was lost is not lost again.
-    pub(crate) fn begin_anew(&self, verdict: &Verdict) {
+    pub(crate) fn begin_anew(&self, report: &LedgerReport) {
         let mut gone = locked(&self.gone);
         self.fates().retain(|id, fate| {
-            let state = verdict.states.get(id).copied().flatten();
+            let state = report.states.get(id).copied().flatten();
             if state.is_none() {
                 gone.insert(id.clone());
             }

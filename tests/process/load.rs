@@ -1,15 +1,13 @@
 //! Many callers at once, doing everything a queue is for.
 
-use crate::{
-    ledger::{Ledger, QUEUE},
-    power_cut_image::random::Random,
-    server::Server,
-};
+use crate::ledger::{Ledger, QUEUE};
+use crate::power_cut_image::random::Random;
+use crate::server::Server;
+use redrive::grpc::pb::enqueue_request::Body;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
 use redrive::grpc::pb::{
-    AckRequest, ClaimRequest, EnqueueBatchRequest, EnqueueRequest, Failure, Job,
-    ListDeadLettersRequest, NackKind, NackOutcome, NackRequest, RequeueRequest, SettleRequest,
-    ack_result, enqueue_request::Body, enqueue_result, nack_result,
-    queue_service_client::QueueServiceClient,
+    AckRequest, ClaimRequest, EnqueueBatchRequest, EnqueueRequest, Failure, Job, ListDeadLettersRequest, NackKind,
+    NackOutcome, NackRequest, RequeueRequest, SettleRequest, ack_result, enqueue_result, nack_result,
 };
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -67,7 +65,7 @@ impl Load {
         }
     }
 
-    /// After the server has gone: everybody notices. Returns how many calls were cut off.
+    /// After the server has gone: every caller notices. Returns how many calls were cut off.
     pub(crate) async fn end(self) -> usize {
         self.callers.join_all().await.len()
     }
@@ -174,11 +172,7 @@ impl Caller {
         };
         NackRequest {
             lease: job.lease.clone(),
-            error: Some(Failure {
-                r#type: "Timeout".into(),
-                message: "it took too long".into(),
-                ..Failure::default()
-            }),
+            error: Some(Failure { r#type: "Timeout".into(), message: "it took too long".into(), ..Failure::default() }),
             kind: kind.into(),
             ..NackRequest::default()
         }
@@ -217,19 +211,15 @@ impl Caller {
     }
 
     async fn requeue(&mut self) -> Result<(), Status> {
-        let request = ListDeadLettersRequest {
-            queue: QUEUE.into(),
-            page_size: 10,
-            ..ListDeadLettersRequest::default()
-        };
+        let request =
+            ListDeadLettersRequest { queue: QUEUE.into(), page_size: 10, ..ListDeadLettersRequest::default() };
         let page = match self.queue.list_dead_letters(request).await {
             Ok(page) => page.into_inner(),
-            // Nobody has enqueued yet.
+            // No job was enqueued yet.
             Err(status) if status.code() == Code::NotFound => return Ok(()),
             Err(status) => return Err(status),
         };
-        let job_ids: Vec<String> =
-            page.dead_letters.into_iter().filter_map(|dead| Some(dead.job?.job_id)).collect();
+        let job_ids: Vec<String> = page.dead_letters.into_iter().filter_map(|dead| Some(dead.job?.job_id)).collect();
         if job_ids.is_empty() {
             return Ok(());
         }

@@ -6,9 +6,9 @@
 // Elapsed time is what some of these tests are about; and their helpers fail the way tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-mod audit;
 mod bench;
 mod clock;
+mod command_line;
 mod gone_callers;
 mod kill;
 mod ledger;
@@ -16,6 +16,7 @@ mod load;
 mod migrate;
 mod power_cut;
 mod power_cut_image;
+mod reload;
 mod requests;
 mod server;
 #[path = "../redis/servers/mod.rs"]
@@ -26,4 +27,5 @@ mod sick_disk;
 mod start_up;
 mod states;
 mod tap;
+mod verify;
 mod wall_clock;

@@ -1,21 +1,16 @@
 //! `redrive migrate`: from a data directory to Redis and back, and from one Redis to another, looked at through real
 //! servers; and killed on the way.
 
-use crate::{
-    requests::{ack, claim, job, seconds},
-    server::{Launch, Server, config_file, scratch},
-    servers::{self, Kind, until},
-};
+use crate::requests::{ack, claim, job, seconds};
+use crate::server::{Launch, Server, config_file, scratch};
+use crate::servers::{self, Kind, until};
 use redrive::grpc::pb::{
-    AckRequest, Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, DeadLetter,
-    EnqueueBatchRequest, EnqueueRequest, Failure, GetJobRequest, JobInfo, JobState,
-    ListDeadLettersRequest, ListJobsRequest, ListQueuesRequest, NackKind, NackRequest,
-    PauseQueueRequest, Queue, SetBreakerRequest, View,
+    AckRequest, Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, DeadLetter, EnqueueBatchRequest,
+    EnqueueRequest, Failure, GetJobRequest, JobInfo, JobState, ListDeadLettersRequest, ListJobsRequest,
+    ListQueuesRequest, NackKind, NackRequest, PauseQueueRequest, Queue, SetBreakerRequest, View,
 };
-use std::{
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 /// Nothing becomes due meanwhile, and the second dead letter is overflow.
 const CONFIG: &str = r#"
@@ -91,14 +86,10 @@ async fn busy(server: &Server) {
     let ack = AckRequest { result: "a result".into(), note: "well".into(), ..ack(&done.lease) };
     queue.ack(ack).await.unwrap();
     let mut admin = server.admin().await;
-    let pause =
-        PauseQueueRequest { queue: "q".into(), reason: "moving".into(), duration: seconds(3_600) };
+    let pause = PauseQueueRequest { queue: "q".into(), reason: "moving".into(), duration: seconds(3_600) };
     admin.pause_queue(pause).await.unwrap();
-    let force = SetBreakerRequest {
-        name: "queue:dying".into(),
-        state: BreakerState::Open.into(),
-        reason: "moving".into(),
-    };
+    let force =
+        SetBreakerRequest { name: "queue:dying".into(), state: BreakerState::Open.into(), reason: "moving".into() };
     admin.set_breaker(force).await.unwrap();
 }
 
@@ -127,17 +118,14 @@ async fn seen(server: &Server) -> Seen {
             info.waiting_because.clear();
             jobs.push(info);
         }
-        let list =
-            ListDeadLettersRequest { queue: name, view: View::Full.into(), ..Default::default() };
+        let list = ListDeadLettersRequest { queue: name, view: View::Full.into(), ..Default::default() };
         dead.extend(queue.list_dead_letters(list).await.unwrap().into_inner().dead_letters);
     }
     let breakers = queue.breaker_status(BreakerStatusRequest::default()).await.unwrap();
     let mut breakers = breakers.into_inner().breakers;
     // What is counted toward a threshold does not come along.
     breakers.iter_mut().for_each(|breaker| breaker.failure_count = 0);
-    let pause = |queue: &Queue| {
-        format!("{} {:?} {}", queue.paused, queue.paused_until, queue.paused_reason)
-    };
+    let pause = |queue: &Queue| format!("{} {:?} {}", queue.paused, queue.paused_until, queue.paused_reason);
     let queues = queues.iter().map(|queue| (queue.name.clone(), pause(queue))).collect();
     Seen { jobs, dead, breakers, queues }
 }
@@ -185,7 +173,13 @@ async fn everything_moves_to_redis_and_back_again() {
     server.stop();
 
     let text = assert_whole(&mut migrate(&config, data.to_str().unwrap(), &address));
-    println!("{text}");
+    let table = "\n\n\
+        queue    waiting       dead   overflow  completed      added  there before\n\
+        done           0          0          0          1          1             0\n\
+        dying          0          3          2          0          3             0\n\
+        q              7          0          0          0          7             0\n\n\
+        everything is there\n";
+    assert!(text.ends_with(table), "{text}");
     let mut server = on_redis(&address, &config).start();
     let there = seen(&server).await;
     assert_eq!(there.jobs.iter().filter(|info| info.state() == JobState::Ready).count(), 5);
@@ -222,7 +216,7 @@ async fn everything_moves_from_one_redis_to_another() {
     // Once more: it finds everything there.
     assert_whole(&mut migrate(&config, &from, &to));
     for redis in [&from, &to] {
-        let (code, text) = audit(["--redis", redis]);
+        let (code, text) = verify(["--redis", redis]);
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("11 jobs in 3 queues"), "{text}");
     }
@@ -248,8 +242,7 @@ async fn a_move_that_was_killed_is_completed_by_the_next() {
     }
     server.stop();
 
-    let mut first =
-        migrate(&config, data.to_str().unwrap(), &address).stdout(Stdio::null()).spawn().unwrap();
+    let mut first = migrate(&config, data.to_str().unwrap(), &address).stdout(Stdio::null()).spawn().unwrap();
     let copied = || redis.ask::<usize>("HLEN redrive:{many}:j");
     until("some jobs are copied", || async { copied() > 0 }).await;
     first.kill().unwrap();
@@ -263,28 +256,27 @@ async fn a_move_that_was_killed_is_completed_by_the_next() {
     let there = format!("{:>9}  {some:>12}\n", JOBS - some);
     assert!(text.contains(&there), "{text}");
 
-    let mut second =
-        migrate(&config, &address, back.to_str().unwrap()).stdout(Stdio::null()).spawn().unwrap();
+    let mut second = migrate(&config, &address, back.to_str().unwrap()).stdout(Stdio::null()).spawn().unwrap();
     until("the target is made", || async { back.join("redrive.db-wal").exists() }).await;
     second.kill().unwrap();
     second.wait().unwrap();
     assert_whole(&mut migrate(&config, &address, back.to_str().unwrap()));
     for place in [["--redis", &address], ["--data", back.to_str().unwrap()]] {
-        let (code, text) = audit(place);
+        let (code, text) = verify(place);
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("5000 jobs in 1 queues"), "{text}");
         assert!(text.ends_with("everything adds up\n"), "{text}");
     }
     let _: i64 = redis.ask("ZREMRANGEBYRANK redrive:{many}:ready 0 0");
-    let (code, text) = audit(["--redis", &address]);
+    let (code, text) = verify(["--redis", &address]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("is nowhere: no worker will be given it"), "{text}");
 }
 
-fn audit(place: [&str; 2]) -> (Option<i32>, String) {
+fn verify(place: [&str; 2]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
     command.env_clear().current_dir(env!("CARGO_TARGET_TMPDIR"));
-    let output = command.arg("audit").args(place).output().unwrap();
+    let output = command.arg("verify").args(place).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -297,10 +289,17 @@ fn places_that_cannot_be_are_refused_and_nothing_is_made() {
     let (code, text) = said(&migrate(&config, none, to).output().unwrap());
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("is this the data directory of a server that has run?"), "{text}");
-    let (code, text) = said(&migrate(&config, none, none).output().unwrap());
-    assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("are the same place"), "{text}");
+    let here = place.path().to_str().unwrap();
+    let same = [(none, none), (here, &*format!("{here}/.")), ("redis://127.0.0.1:1/1", "redis://127.0.0.1:1/1")];
+    for (from, to) in same {
+        let (code, text) = said(&migrate(&config, from, to).output().unwrap());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("are the same place"), "{text}");
+    }
+    let (code, text) = said(&migrate(&config, "redis://127.0.0.1:1/1", "redis://127.0.0.1:1/2").output().unwrap());
+    assert_eq!(code, Some(1), "another database is another place: {text}");
     let (code, text) = said(&migrate(&config, "http://here", to).output().unwrap());
     assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("--from: "), "{text}");
     assert!(!Path::new(none).exists() && !Path::new(to).exists(), "nothing is made");
 }

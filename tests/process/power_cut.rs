@@ -1,24 +1,18 @@
 //! The power goes, and what the disk then holds is the next server's data directory.
 
-use crate::{
-    ledger::{Ledger, Mark, Verdict},
-    load::{self, Load},
-    power_cut_image::{
-        Lose, Report, copy_dir, crash_image, crash_image_at, differences, random::Random,
-    },
-    server::{Launch, Refused, Server, config_file, scratch},
-    shim::Shim,
-};
+use crate::ledger::{Ledger, LedgerReport, Mark};
+use crate::load::{self, Load};
+use crate::power_cut_image::random::Random;
+use crate::power_cut_image::{Lose, Report, copy_dir, crash_image, crash_image_at, differences};
+use crate::server::{Launch, Refused, Server, config_file, rounds, scratch};
+use crate::shim::Shim;
 use redrive::{env, grpc::pb::EnqueueRequest};
 use rusqlite::{Connection, OpenFlags};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
-const ROUNDS: u64 = 20;
 /// At least one, so that a round is a round; at most so many, so that it ends.
 const ANSWERS_MAX: u64 = 700;
 
@@ -46,10 +40,10 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, verdict: &Verdict, usable: bool, report: &Report) {
+    fn add(&mut self, checked: &LedgerReport, usable: bool, report: &Report) {
         self.images += 1;
-        self.lost += verdict.lost.len();
-        self.returned += verdict.returned.len();
+        self.lost += checked.lost.len();
+        self.returned += checked.returned.len();
         self.unusable += usize::from(!usable);
         self.writes.durable += report.durable;
         self.writes.kept += report.kept;
@@ -109,22 +103,22 @@ impl Machine {
     }
 
     /// Looks at an image that is thrown away afterwards.
-    async fn try_image(&mut self, cut: Mark, lose: Lose, totals: &mut Totals) -> Verdict {
+    async fn try_image(&mut self, cut: Mark, lose: Lose, totals: &mut Totals) -> LedgerReport {
         let out = self.place.path().join("extra");
         let report = self.image(cut, &out, lose);
         let sound = is_sound(&out);
-        let (verdict, usable) = match self.launch(&out).try_start() {
+        let (checked, usable) = match self.launch(&out).try_start() {
             Ok(server) => (self.ledger.check(&server, cut).await, sound),
-            Err(_) => (Verdict::all_lost(&self.ledger), false),
+            Err(_) => (LedgerReport::all_lost(&self.ledger), false),
         };
         fs::remove_dir_all(out).unwrap();
-        totals.add(&verdict, usable, &report);
-        verdict
+        totals.add(&checked, usable, &report);
+        checked
     }
 
     /// Load, a power cut in the midst of it, and what is then there; again and again.
-    async fn live_through(&mut self, rounds: u64, totals: &mut Totals) -> Vec<Verdict> {
-        let mut verdicts = Vec::new();
+    async fn live_through(&mut self, rounds: u64, totals: &mut Totals) -> Vec<LedgerReport> {
+        let mut reports = Vec::new();
         let mut server = self.switch_on().unwrap();
         for round in 1..=rounds {
             let before = self.ledger.acknowledged();
@@ -138,10 +132,10 @@ impl Machine {
 
             let end = fs::metadata(self.path("log")).unwrap().len();
             let anywhere = self.random.below(end);
-            verdicts.push(self.try_image(anywhere.max(32), Lose::Some, totals).await);
+            reports.push(self.try_image(anywhere.max(32), Lose::Some, totals).await);
             let chance = self.random.next();
             if let Some(sharp) = self.ledger.a_moment_after_an_answer(chance) {
-                verdicts.push(self.try_image(sharp, Lose::All, totals).await);
+                reports.push(self.try_image(sharp, Lose::All, totals).await);
             }
 
             let lose = [Lose::Some, Lose::All, Lose::AllByTheLetter][(round % 3) as usize];
@@ -149,42 +143,37 @@ impl Machine {
             let report = self.image(Mark::MAX, &next, lose);
             self.life += 1;
             let sound = is_sound(&next);
-            let (mut verdict, usable) = match self.switch_on() {
+            let (mut checked, usable) = match self.switch_on() {
                 Ok(again) => {
                     server = again;
                     (self.ledger.check(&server, Mark::MAX).await, sound)
                 }
                 Err(_) => {
-                    let verdict = Verdict::all_lost(&self.ledger);
+                    let checked = LedgerReport::all_lost(&self.ledger);
                     // What cannot be used is thrown away, and life goes on with an empty disk.
                     self.life += 1;
                     server = self.switch_on().unwrap();
-                    (verdict, false)
+                    (checked, false)
                 }
             };
             println!(
                 "round {round}: {acknowledged} acknowledged, {} checked, {} lost, {} returned{}; {lose:?}: {report}",
-                verdict.checked,
-                verdict.lost.len(),
-                verdict.returned.len(),
+                checked.checked,
+                checked.lost.len(),
+                checked.returned.len(),
                 if usable { "" } else { ", damaged" },
             );
-            totals.add(&verdict, usable, &report);
-            self.ledger.redeem(&server, &mut verdict).await;
-            self.ledger.begin_anew(&verdict);
-            verdicts.push(verdict);
+            totals.add(&checked, usable, &report);
+            self.ledger.redeem(&server, &mut checked).await;
+            self.ledger.begin_anew(&checked);
+            reports.push(checked);
         }
         server.kill();
         println!(
             "in all: {} acknowledged, {} lost, {} returned, {} of {} images damaged; {}",
-            totals.acknowledged,
-            totals.lost,
-            totals.returned,
-            totals.unusable,
-            totals.images,
-            totals.writes
+            totals.acknowledged, totals.lost, totals.returned, totals.unusable, totals.images, totals.writes
         );
-        verdicts
+        reports
     }
 }
 
@@ -197,9 +186,7 @@ fn is_sound(image: &Path) -> bool {
     copy_dir(image, copy.path()).unwrap();
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
     Connection::open_with_flags(copy.path().join("redrive.db"), flags)
-        .and_then(|database| {
-            database.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0))
-        })
+        .and_then(|database| database.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0)))
         .is_ok_and(|answer| answer == "ok")
 }
 
@@ -208,9 +195,9 @@ async fn a_power_cut_loses_nothing_that_was_acknowledged() {
     let seed = env::random();
     println!("seed {seed}");
     let mut totals = Totals::default();
-    let verdicts = Machine::new(&[], seed).live_through(ROUNDS, &mut totals).await;
-    for verdict in verdicts {
-        verdict.assert_word_kept();
+    let reports = Machine::new(&[], seed).live_through(rounds(20), &mut totals).await;
+    for checked in reports {
+        checked.assert_word_kept();
     }
     assert_eq!(totals.unusable, 0);
     // The cuts did cut something off.
@@ -285,11 +272,7 @@ async fn a_power_cut_while_the_store_is_made_leaves_one_that_starts() {
             machine.image(cut, &out, lose);
             assert!(is_sound(&out));
             let server = machine.launch(&out).start();
-            let job = EnqueueRequest {
-                queue: "q".into(),
-                r#type: "t".into(),
-                ..EnqueueRequest::default()
-            };
+            let job = EnqueueRequest { queue: "q".into(), r#type: "t".into(), ..EnqueueRequest::default() };
             server.queue().await.enqueue(job).await.unwrap();
             drop(server);
             fs::remove_dir_all(out).unwrap();

@@ -13,11 +13,9 @@ mod tree;
 use random::Random;
 use record::{Record, bad, number, to_path};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::fs;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 pub(crate) use tree::{copy_dir, differences};
 use tree::{is_shm, read_tree};
 
@@ -78,11 +76,7 @@ impl fmt::Display for Report {
 /// at the end of `log`. `base` is a copy of the watched directory from before the process started;
 /// without it the directory was empty.
 pub(crate) fn crash_image(
-    log: &Path,
-    base: Option<&Path>,
-    out_dir: &Path,
-    seed: u64,
-    lose: Lose,
+    log: &Path, base: Option<&Path>, out_dir: &Path, seed: u64, lose: Lose,
 ) -> io::Result<Report> {
     crash_image_at(log, u64::MAX, base, out_dir, seed, lose)
 }
@@ -91,12 +85,7 @@ pub(crate) fn crash_image(
 /// while the log was at most that long must be in the image, so one run of a process gives as many
 /// power cuts as its log has bytes.
 pub(crate) fn crash_image_at(
-    log: &Path,
-    cut: u64,
-    base: Option<&Path>,
-    out_dir: &Path,
-    seed: u64,
-    lose: Lose,
+    log: &Path, cut: u64, base: Option<&Path>, out_dir: &Path, seed: u64, lose: Lose,
 ) -> io::Result<Report> {
     let mut bytes = fs::read(log)?;
     bytes.truncate(usize::try_from(cut).unwrap_or(usize::MAX));
@@ -115,17 +104,11 @@ pub(crate) fn crash_image_at(
 
     fs::create_dir_all(out_dir)?;
     if fs::read_dir(out_dir)?.next().is_some() {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            format!("{} is not empty", out_dir.display()),
-        ));
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is not empty", out_dir.display())));
     }
     // Every file is built, also those whose name is gone, so that the counts are of all writes.
-    let contents: Vec<Vec<u8>> = disk
-        .files
-        .iter()
-        .map(|file| file.surviving(&bytes, lose, keep_percent, &mut random, &mut report))
-        .collect();
+    let contents: Vec<Vec<u8>> =
+        disk.files.iter().map(|file| file.surviving(&bytes, lose, keep_percent, &mut random, &mut report)).collect();
     for (path, file) in names {
         let target = out_dir.join(path);
         if let Some(parent) = target.parent() {
@@ -287,9 +270,8 @@ impl Disk {
                     let split = split.ok_or_else(|| bad("rename record without a NUL".into()))?;
                     let from = to_path(&payload[..split])?;
                     let to = to_path(&payload[split + 1..])?;
-                    let file = names
-                        .remove(&from)
-                        .ok_or_else(|| bad(format!("rename of unknown {}", from.display())))?;
+                    let file =
+                        names.remove(&from).ok_or_else(|| bad(format!("rename of unknown {}", from.display())))?;
                     names.insert(to.clone(), file);
                     self.add_name_record(file, NameChange::Rename { from, to });
                 }
@@ -308,11 +290,7 @@ impl Disk {
     }
 
     fn surviving_names(
-        &self,
-        lose: Lose,
-        keep_percent: u64,
-        random: &mut Random,
-        report: &mut Report,
+        &self, lose: Lose, keep_percent: u64, random: &mut Random, report: &mut Report,
     ) -> BTreeMap<PathBuf, usize> {
         let mut names = self.base_names.clone();
         for record in &self.name_records {
@@ -353,12 +331,7 @@ impl Disk {
 
 impl File {
     fn surviving(
-        &self,
-        log: &[u8],
-        lose: Lose,
-        keep_percent: u64,
-        random: &mut Random,
-        report: &mut Report,
+        &self, log: &[u8], lose: Lose, keep_percent: u64, random: &mut Random, report: &mut Report,
     ) -> Vec<u8> {
         let mut content = self.base.clone();
         for (index, change) in self.changes.iter().enumerate() {

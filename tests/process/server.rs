@@ -1,22 +1,17 @@
 //! A running `redrive serve`: started, signalled, killed, and always cleaned up.
 
-use redrive::grpc::pb::{
-    admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient,
-};
+use redrive::grpc::pb::admin_service_client::AdminServiceClient;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
 use rustix::process::{Pid, Signal, kill_process};
-use std::{
-    ffi::OsStr,
-    io::{BufRead, BufReader, Read},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::{
-        Arc, Condvar, Mutex,
-        mpsc::{Receiver, channel},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
 /// Nothing takes this long unless it is broken.
@@ -57,6 +52,12 @@ impl Launch {
         self
     }
 
+    /// Its working directory.
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
+        self
+    }
+
     /// Runs until it serves.
     pub(crate) fn start(self) -> Server {
         self.try_start().unwrap_or_else(|refused| panic!("the server did not start: {refused:?}"))
@@ -74,14 +75,8 @@ impl Launch {
                 let _ = lines.send(line);
             }
         });
-        let mut server = Server {
-            child,
-            address: SocketAddr::from(([0, 0, 0, 0], 0)),
-            stdout,
-            stderr,
-            readers,
-            ended: None,
-        };
+        let mut server =
+            Server { child, address: SocketAddr::from(([0, 0, 0, 0], 0)), stdout, stderr, readers, ended: None };
         server.readers.push(reader);
         loop {
             match server.stdout.recv_timeout(LONG) {
@@ -127,6 +122,15 @@ impl Server {
         self.stderr.text.lock().expect("no reader panics").clone()
     }
 
+    /// What it prints behind its address, once.
+    pub(crate) fn banner(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while !lines.last().is_some_and(|line: &String| line.contains("grpcurl")) {
+            lines.push(self.stdout.recv_timeout(LONG).expect("the rest of the banner"));
+        }
+        lines
+    }
+
     /// Waits for a line of the log that holds `part`.
     pub(crate) fn log_line(&self, part: &str) -> String {
         let find = |text: &str| {
@@ -135,9 +139,7 @@ impl Server {
         };
         let text = self.stderr.text.lock().expect("no reader panics");
         let grown = &self.stderr.grown;
-        let (text, _) = grown
-            .wait_timeout_while(text, LONG, |text| find(text).is_none())
-            .expect("no reader panics");
+        let (text, _) = grown.wait_timeout_while(text, LONG, |text| find(text).is_none()).expect("no reader panics");
         find(&text).unwrap_or_else(|| panic!("the log has no line with {part:?}"))
     }
 
@@ -172,6 +174,11 @@ impl Server {
     /// Sends SIGTERM, and does not wait.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// SIGHUP: it reads its file again.
+    pub(crate) fn reload(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// SIGTERM, and a good end.
@@ -240,6 +247,12 @@ fn collect(pipe: impl Read + Send + 'static, into: Arc<Log>) -> JoinHandle<()> {
 }
 
 /// A directory for one test, removed at its end.
+/// How often something is killed: the usual number, or what `script/kills` asks for.
+pub(crate) fn rounds(usual: u64) -> u64 {
+    let asked = std::env::var("REDRIVE_TEST_ROUNDS").ok();
+    asked.map_or(usual, |asked| asked.parse().expect("REDRIVE_TEST_ROUNDS is a number"))
+}
+
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }

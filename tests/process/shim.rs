@@ -1,11 +1,9 @@
 //! Small C libraries that stand between the program and the system.
 
 use crate::server::scratch;
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    sync::OnceLock,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// A library, compiled when it is first needed.
@@ -25,8 +23,7 @@ impl Shim {
         let (_, library) = self.library.get_or_init(|| {
             let directory = scratch();
             let library = directory.path().join("shim.so");
-            let source =
-                Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process").join(self.source);
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process").join(self.source);
             let status = Command::new("cc")
                 .args(["-shared", "-fPIC", "-O2", "-o"])
                 .args([&library, &source])

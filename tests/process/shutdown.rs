@@ -1,27 +1,21 @@
 //! SIGTERM: those who wait go home, what is under way ends, and nothing hangs.
 
-use crate::{
-    ledger::{Ledger, Mark},
-    load::{self, Load},
-    requests::{claim, job, seconds},
-    server::{LONG, Launch, Server, config_file, scratch},
-    tap::Tap,
-};
-use redrive::grpc::pb::{
-    ClaimRequest, ClaimResponse, EnqueueRequest, GetJobRequest, IdleReason, enqueue_request::Body,
-    queue_service_client::QueueServiceClient,
-};
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use crate::ledger::{Ledger, Mark};
+use crate::load::{self, Load};
+use crate::requests::{claim, job, seconds};
+use crate::server::{LONG, Launch, Server, config_file, scratch};
+use crate::tap::Tap;
+use redrive::grpc::pb::enqueue_request::Body;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::grpc::pb::{ClaimRequest, ClaimResponse, EnqueueRequest, GetJobRequest, IdleReason};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::{net::TcpStream, task::JoinHandle};
 use tonic::{Response, Status, Streaming, transport::Channel};
-use tonic_health::pb::{
-    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
-    health_client::HealthClient,
-};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 const SERVICES: [&str; 3] = ["", "redrive.v1.QueueService", "redrive.v1.AdminService"];
 /// Much less than what a claim would wait.
@@ -35,10 +29,7 @@ pub(crate) async fn ping(channel: &Channel) {
 }
 
 /// A worker that waits for work, and does so when this returns.
-async fn waiting_worker(
-    server: &Server,
-    queue: &str,
-) -> JoinHandle<Result<Response<ClaimResponse>, Status>> {
+async fn waiting_worker(server: &Server, queue: &str) -> JoinHandle<Result<Response<ClaimResponse>, Status>> {
     let tap = Tap::default();
     let channel = tap.connect(server).await;
     let mut client = QueueServiceClient::new(channel.clone());
@@ -101,11 +92,8 @@ async fn a_call_under_way_is_carried_out_and_kept() {
     ping(&channel).await;
     tap.hold_after(10_000);
     let mut client = QueueServiceClient::new(channel);
-    let half_sent = EnqueueRequest {
-        job_id: "half-sent".into(),
-        body: Some(Body::Text("x".repeat(30_000))),
-        ..job("q")
-    };
+    let half_sent =
+        EnqueueRequest { job_id: "half-sent".into(), body: Some(Body::Text("x".repeat(30_000))), ..job("q") };
     let call = tokio::spawn(async move { client.enqueue(half_sent).await });
     tap.is_holding().await;
 
@@ -133,10 +121,10 @@ async fn what_was_acknowledged_until_the_end_is_there_at_the_next_start() {
         server.stop();
         load.end().await;
         server = launch().start();
-        let mut verdict = ledger.check(&server, Mark::MAX).await;
-        ledger.redeem(&server, &mut verdict).await;
-        verdict.assert_word_kept();
-        ledger.begin_anew(&verdict);
+        let mut report = ledger.check(&server, Mark::MAX).await;
+        ledger.redeem(&server, &mut report).await;
+        report.assert_word_kept();
+        ledger.begin_anew(&report);
     }
 }
 

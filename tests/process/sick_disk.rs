@@ -1,21 +1,18 @@
-//! A disk that fails: nothing is guessed, nothing acknowledged is lost, and everybody hears of it.
+//! A disk that fails: nothing is guessed, nothing acknowledged is lost, and every caller gets an error.
 
-use crate::{
-    requests::{ack, claim, job},
-    server::{LONG, Launch, Server, scratch},
-    shim::Shim,
-};
-use redrive::grpc::pb::{
-    ClaimRequest, EnqueueRequest, GetJobRequest, JobState,
-    admin_service_client::AdminServiceClient, enqueue_request::Body,
-    queue_service_client::QueueServiceClient,
-};
+use crate::requests::{ack, claim, job};
+use crate::server::{LONG, Launch, Server, scratch};
+use crate::shim::Shim;
+use redrive::grpc::pb::admin_service_client::AdminServiceClient;
+use redrive::grpc::pb::enqueue_request::Body;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, GetJobRequest, JobState};
 use std::{fs, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tonic::{Code, Status, transport::Channel};
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 static SHIM: Shim = Shim::new("sickdisk.c");
@@ -89,7 +86,7 @@ async fn an_fsync_that_fails_stops_all_writes_until_a_restart() {
     patient.falls_ill("fsync");
     // It may be on the disk or not.
     assert_unavailable(patient.enqueue().await, "OUTCOME_UNKNOWN");
-    // The disk claims to be well again. What it has kept is not known, so nobody writes.
+    // The disk claims to be well again. What it has kept is not known, so the store takes no writes.
     patient.recovers();
     assert_unavailable(patient.enqueue().await, "STORE_UNAVAILABLE");
     assert_unavailable(patient.claim().await, "STORE_UNAVAILABLE");
@@ -97,9 +94,8 @@ async fn an_fsync_that_fails_stops_all_writes_until_a_restart() {
     let mut health = HealthClient::new(patient.channel.clone());
     let watched = health.watch(HealthCheckRequest::default()).await.unwrap();
     let mut watched = watched.into_inner();
-    let not_serving = async {
-        while watched.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
-    };
+    let not_serving =
+        async { while watched.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {} };
     tokio::time::timeout(LONG, not_serving).await.expect("the health tells of it");
 
     patient.server.kill();
@@ -118,8 +114,7 @@ async fn a_log_that_cannot_be_copied_into_the_database_stops_all_writes_too() {
     let refused = async {
         loop {
             // The log is copied once it is longer than 16 MiB.
-            let large =
-                EnqueueRequest { body: Some(Body::Data(vec![1; 256 << 10].into())), ..job("q") };
+            let large = EnqueueRequest { body: Some(Body::Data(vec![1; 256 << 10].into())), ..job("q") };
             match QueueServiceClient::new(patient.channel.clone()).enqueue(large).await {
                 Ok(reply) => there.push(reply.into_inner().job_id),
                 Err(status) => return status,
@@ -148,10 +143,7 @@ async fn a_log_that_cannot_be_copied_into_the_database_stops_all_writes_too() {
 #[tokio::test]
 async fn what_time_makes_due_waits_for_no_disk() {
     let patient = Patient::start().await;
-    let later = EnqueueRequest {
-        delay: Some(prost_types::Duration { seconds: 0, nanos: 300_000_000 }),
-        ..job("q")
-    };
+    let later = EnqueueRequest { delay: Some(prost_types::Duration { seconds: 0, nanos: 300_000_000 }), ..job("q") };
     let mut queue = QueueServiceClient::new(patient.channel.clone());
     let id = queue.enqueue(later).await.unwrap().into_inner().job_id;
     patient.falls_ill("fsync");
@@ -167,7 +159,7 @@ async fn what_time_makes_due_waits_for_no_disk() {
         }
     };
     tokio::time::timeout(LONG, due).await.expect("it is due");
-    // Whoever gets it is told so only once the disk has all of that.
+    // The worker gets it only once the disk has all of that.
     assert_unavailable(patient.claim().await, "OUTCOME_UNKNOWN");
 }
 
@@ -175,10 +167,7 @@ async fn what_time_makes_due_waits_for_no_disk() {
 async fn a_lease_that_runs_out_is_shown_only_once_the_disk_has_it() {
     let patient = Patient::start().await;
     let id = patient.enqueue().await.unwrap();
-    let short = ClaimRequest {
-        lease_duration: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
-        ..claim("q")
-    };
+    let short = ClaimRequest { lease_duration: Some(prost_types::Duration { seconds: 1, nanos: 0 }), ..claim("q") };
     QueueServiceClient::new(patient.channel.clone()).claim(short).await.unwrap();
     patient.falls_ill("fsync");
     patient.server.log_line("takes no more writes");

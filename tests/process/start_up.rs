@@ -62,13 +62,12 @@ fn a_file_that_is_no_database_is_left_as_it_is() {
     let path = place.path().join("redrive.db");
     let notes = "my notes, which happen to have this name\n".repeat(50);
     fs::write(&path, &notes).unwrap();
-    refused(Launch::on(place.path()))
-        .assert(CANNOT, &["it is not a database", path.to_str().unwrap()]);
+    refused(Launch::on(place.path())).assert(CANNOT, &["it is not a database", path.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(&path).unwrap(), notes);
 }
 
 #[test]
-fn a_database_of_somebody_else_is_left_as_it_is() {
+fn a_database_of_another_program_is_left_as_it_is() {
     let place = scratch();
     let path = place.path().join("redrive.db");
     let database = Connection::open(&path).unwrap();
@@ -86,8 +85,31 @@ fn a_port_that_is_taken_is_named_and_nothing_is_made() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let launch = Launch::bare().arg("--data").arg(&data);
-    refused(launch.arg("--listen").arg(&address)).assert(CANNOT, &[&address, "listens there"]);
+    refused(launch.arg("--listen").arg(&address)).assert(
+        CANNOT,
+        &[
+            &format!("cannot listen on {address}: another program, perhaps another redrive, listens there"),
+            "choose another with --listen, for example --listen 127.0.0.1:0 for any free port",
+        ],
+    );
     assert!(!data.exists());
+}
+
+#[test]
+fn an_address_of_another_machine_is_said_to_be_one() {
+    let place = scratch();
+    let launch = Launch::bare().arg("--insecure").arg("--data").arg(place.path());
+    refused(launch.arg("--listen").arg("192.0.2.1:7433")).assert(
+        CANNOT,
+        &["cannot listen on 192.0.2.1:7433: this machine does not have that address\nchoose one that it has with --listen"],
+    );
+}
+
+#[test]
+fn directives_that_cannot_be_read_are_refused_by_name() {
+    let place = scratch();
+    let launch = Launch::on(place.path()).env("RUST_LOG", "redrive=loud");
+    refused(launch).assert(CHANGE_YOUR_SETTINGS, &["RUST_LOG=\"redrive=loud\" cannot be read: "]);
 }
 
 #[test]
@@ -118,8 +140,7 @@ fn a_data_directory_that_cannot_be_made_is_named() {
     let file = place.path().join("file");
     fs::write(&file, "").unwrap();
     let data = file.join("data");
-    refused(Launch::on(&data))
-        .assert(CANNOT, &["cannot use the data directory", data.to_str().unwrap()]);
+    refused(Launch::on(&data)).assert(CANNOT, &["cannot use the data directory", data.to_str().unwrap()]);
 }
 
 #[test]
@@ -127,4 +148,64 @@ fn flags_that_do_not_exist_are_refused() {
     let place = scratch();
     let launch = Launch::on(place.path()).arg("--no-such-flag");
     refused(launch).assert(CHANGE_YOUR_SETTINGS, &["--no-such-flag"]);
+}
+
+#[test]
+fn the_banner_says_what_runs_where_and_what_to_try_next() {
+    let place = scratch();
+    let server = Launch::on(place.path()).start();
+    let job = r#"{"queue":"emails","type":"welcome","json":{"to":"ada@example.com"}}"#;
+    assert_eq!(
+        server.banner(),
+        [
+            &format!("  data        {}", place.path().display()),
+            "  durability  fsync: what is answered is on the disk",
+            "  config      built-in values; a redrive.toml in the working directory is read",
+            "  retries     4 attempts over 7s to 8.75s, unless a queue says otherwise",
+            "",
+            "Try it, in another terminal:",
+            &format!("  grpcurl -plaintext -d '{job}' {} redrive.v1.QueueService/Enqueue", server.address),
+        ]
+    );
+}
+
+#[test]
+fn the_banner_tells_of_an_open_address_and_of_less_durability() {
+    let place = scratch();
+    let launch = Launch::bare().arg("--data").arg(place.path()).arg("--durability").arg("none");
+    let server = launch.arg("--listen").arg("0.0.0.0:0").arg("--insecure").start();
+    let banner = server.banner();
+    assert_eq!(banner[0], "  access      open: all who reach this address may do everything");
+    assert_eq!(banner[2], "  durability  none: for experiments, a power cut loses what was acknowledged");
+    let reachable = format!(" 127.0.0.1:{} redrive.v1.", server.address.port());
+    assert!(banner.iter().any(|line| line.contains(&reachable)), "{banner:#?}");
+}
+
+#[test]
+fn the_banner_names_the_file_and_how_long_each_queue_keeps_trying() {
+    for (queues, named) in [(2, true), (20, false), (23, false)] {
+        let place = scratch();
+        let text: String = (10..10 + queues).map(|n| format!("[queues.q{n}]\npolicy = \"one-shot\"\n")).collect();
+        let path = config_file(place.path(), &text);
+        let launch = Launch::on(&place.path().join("data")).within(place.path());
+        let server = if named { launch.arg("--config").arg(&path) } else { launch }.start();
+        let banner = server.banner();
+        let found = if named { "" } else { " (found in the working directory)" };
+        assert_eq!(banner[2], format!("  config      {}{found}", path.display()));
+        let blank = banner.iter().position(String::is_empty).unwrap();
+        let of_queues = &banner[4..blank];
+        assert_eq!(of_queues[1], "              q11: 1 attempt, no retries");
+        let more = format!("              and {} more queues: see redrive config check", queues - 20.min(queues));
+        assert_eq!(of_queues.len(), queues.min(21));
+        assert_eq!(of_queues.contains(&more), queues > 20, "{banner:#?}");
+    }
+}
+
+#[test]
+fn a_client_reaches_the_address_that_is_shown() {
+    for (listens, shown) in
+        [("0.0.0.0:7000", "127.0.0.1:7000"), ("[::]:7000", "[::1]:7000"), ("10.0.0.1:1", "10.0.0.1:1")]
+    {
+        assert_eq!(redrive::serve::reachable(listens.parse().unwrap()).to_string(), shown);
+    }
 }

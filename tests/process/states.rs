@@ -1,13 +1,10 @@
 //! A server that is killed while its queues are held back in every way there is, and goes on as before.
 
-use crate::{
-    requests::{ack, claim, job, seconds},
-    server::{Launch, Server, config_file, scratch},
-};
+use crate::requests::{ack, claim, job, seconds};
+use crate::server::{Launch, Server, config_file, scratch};
 use redrive::grpc::pb::{
-    Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, Failure, Idle,
-    IdleReason, ListQueuesRequest, NackRequest, PauseQueueRequest, Queue, ResetBreakerRequest,
-    SetBreakerRequest,
+    Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, Failure, Idle, IdleReason,
+    ListQueuesRequest, NackRequest, PauseQueueRequest, Queue, ResetBreakerRequest, SetBreakerRequest,
 };
 
 /// One failure opens a breaker; that of `probing` is half open at once. No retry becomes due meanwhile.
@@ -63,8 +60,7 @@ async fn whatever_holds_a_queue_back_holds_it_back_after_a_kill() {
         server.queue().await.enqueue(job(name)).await.unwrap();
     }
     let mut admin = server.admin().await;
-    let pause =
-        PauseQueueRequest { queue: "paused".into(), reason: "deploy".into(), duration: None };
+    let pause = PauseQueueRequest { queue: "paused".into(), reason: "deploy".into(), duration: None };
     admin.pause_queue(pause).await.unwrap();
     let force = SetBreakerRequest {
         name: "queue:forced".into(),
@@ -72,8 +68,7 @@ async fn whatever_holds_a_queue_back_holds_it_back_after_a_kill() {
         reason: "maintenance".into(),
     };
     admin.set_breaker(force).await.unwrap();
-    let waits =
-        ClaimRequest { wait: seconds(20), lease_duration: seconds(300), ..claim("probing") };
+    let waits = ClaimRequest { wait: seconds(20), lease_duration: seconds(300), ..claim("probing") };
     let probe = server.queue().await.claim(waits).await.unwrap().into_inner().jobs.remove(0);
     assert_eq!(probe.job_id, "second");
     let before = seen(&server).await;
@@ -81,14 +76,12 @@ async fn whatever_holds_a_queue_back_holds_it_back_after_a_kill() {
 
     let server = launch().start();
     assert_eq!(seen(&server).await, before);
-    for (name, reason) in [
-        ("open", IdleReason::BreakerOpen),
-        ("forced", IdleReason::BreakerOpen),
-        ("paused", IdleReason::Paused),
-    ] {
+    for (name, reason) in
+        [("open", IdleReason::BreakerOpen), ("forced", IdleReason::BreakerOpen), ("paused", IdleReason::Paused)]
+    {
         assert_eq!(idle(&server, name).await.reason(), reason, "{name}");
     }
-    // The probe that was out closes the breaker, and the third job, which nobody could have, goes to who waits for it.
+    // The probe that was out closes the breaker, and the third job, which was held back, goes to the waiter.
     let mut queue = server.queue().await;
     queue.ack(ack(&probe.lease)).await.unwrap();
     let waits = ClaimRequest { wait: seconds(20), ..claim("probing") };

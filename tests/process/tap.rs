@@ -2,17 +2,13 @@
 
 use crate::server::Server;
 use hyper_util::rt::TokioIo;
-use std::{
-    io,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
-    task::{Context, Poll, Waker},
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    sync::Notify,
-};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tonic::transport::{Channel, Endpoint};
 
 #[derive(Clone, Default)]
@@ -55,7 +51,7 @@ impl Tap {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding it")
+        self.state.lock().expect("no thread panics while holding it")
     }
 
     /// Lets so many more bytes go, and holds back what comes after.
@@ -109,11 +105,7 @@ struct Tapped {
 }
 
 impl AsyncRead for Tapped {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let mut state = self.tap.state();
@@ -123,11 +115,7 @@ impl AsyncRead for Tapped {
 }
 
 impl AsyncWrite for Tapped {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let tap = self.tap.clone();
         let mut state = tap.state();
         let most = state.most.map_or(usize::MAX, |most| most - state.sent.len());

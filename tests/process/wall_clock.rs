@@ -1,10 +1,8 @@
 //! A wall clock that can be set for one server.
 
 use crate::server::Launch;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// The wall clock of one server. Other clocks go on as they are.
 pub(crate) struct WallClock {

@@ -1,16 +1,10 @@
 //! A Cluster whose slots move and whose primaries die.
 
-use crate::{
-    scene::{confirmed, count, look, open, options, short_of, try_open},
-    servers::{Cluster, Kind, Launch, until},
-};
-use redrive::store::{
-    StoreError,
-    redis::{
-        Durability,
-        connection::{Loss, Notice},
-    },
-};
+use crate::scene::{confirmed, count, look, open, options, short_of, try_open};
+use crate::servers::{Cluster, Kind, Launch, until};
+use redrive::store::StoreError;
+use redrive::store::redis::Durability;
+use redrive::store::redis::connection::{Loss, Warning};
 use std::time::Instant;
 
 fn keys() -> Vec<String> {
@@ -36,7 +30,7 @@ async fn every_slot_is_found_whichever_server_was_named() {
             assert_eq!(look(&redis, &key).await, Ok(1));
         }
     }
-    let found = redis.look().await.unwrap();
+    let found = redis.preflight().await.unwrap();
     assert!(found.lines[0].1.ends_with(", a Cluster of 3 primaries"), "{found:?}");
     assert_eq!(found.lines[2].1, "1, 1, 1");
 }
@@ -49,8 +43,7 @@ async fn a_killed_primary_is_replaced_and_other_slots_never_notice() {
         count(&redis, &key).await.unwrap();
     }
     let victim = cluster.owner(&keys()[0]);
-    let (hit, spared): (Vec<_>, Vec<_>) =
-        keys().into_iter().partition(|key| cluster.owner(key) == victim);
+    let (hit, spared): (Vec<_>, Vec<_>) = keys().into_iter().partition(|key| cluster.owner(key) == victim);
     let began = Instant::now();
     cluster.servers[victim].kill();
     for key in &spared {
@@ -64,9 +57,9 @@ async fn a_killed_primary_is_replaced_and_other_slots_never_notice() {
     }
     println!("Cluster: back after {away:?}, {lost} confirmed writes lost");
     assert_eq!(lost, 0);
-    until("the failover is noticed", || async { !redis.notices().is_empty() }).await;
-    let notice = redis.notices().remove(0);
-    assert!(matches!(notice, Notice::Failover { loss: Loss::NoneSeen, .. }), "{notice:?}");
+    until("the failover is noticed", || async { !redis.warnings().is_empty() }).await;
+    let warning = redis.warnings().remove(0);
+    assert!(matches!(warning, Warning::Failover { loss: Loss::NoneSeen, .. }), "{warning:?}");
     // The new primary has no replica until the old one comes back as such.
     let impatient = open(&cluster.address(), &short_of(Durability::Replicated(1))).await;
     let short = count(&impatient, &hit[0]).await.unwrap_err();
@@ -85,8 +78,7 @@ async fn slots_that_change_hands_are_followed_without_an_error() {
     let to = (0..3).find(|at| *at != from).unwrap();
     let (source, target) = (&cluster.servers[from], &cluster.servers[to]);
     let slot: i64 = source.ask(&format!("CLUSTER KEYSLOT {key}"));
-    let (source_id, target_id): (String, String) =
-        (source.ask("CLUSTER MYID"), target.ask("CLUSTER MYID"));
+    let (source_id, target_id): (String, String) = (source.ask("CLUSTER MYID"), target.ask("CLUSTER MYID"));
     let _: String = target.ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"));
     let _: String = source.ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"));
     // Still here: the source answers. A key that is not here is asked for there.
@@ -105,7 +97,7 @@ async fn slots_that_change_hands_are_followed_without_an_error() {
 async fn several_addresses_of_servers_that_are_no_cluster_are_refused() {
     let (one, other) = (Launch::new(Kind::Redis).start(), Launch::new(Kind::Redis).start());
     let address = format!("{},127.0.0.1:{}", one.address(), other.port);
-    let refused = try_open(&address, &options()).await.unwrap_err();
+    let refused = try_open(&address, &options()).await.err().unwrap();
     let StoreError::Unavailable(why) = refused else { panic!("{refused:?}") };
     assert!(why.contains("cluster support disabled"), "{why}");
 }

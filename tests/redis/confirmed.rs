@@ -1,13 +1,8 @@
 //! Durability levels: an answer means that replicas, or disks, have it.
 
-use crate::{
-    scene::{confirmed, count, look, open, short_of, try_open},
-    servers::{Kind, Launch, Server, until},
-};
-use redrive::store::{
-    StoreError,
-    redis::{Durability, connection::Script},
-};
+use crate::scene::{NO_ARGS, confirmed, count, look, open, short_of, try_open};
+use crate::servers::{Kind, Launch, Server, until};
+use redrive::{store::StoreError, store::redis::Durability, store::redis::connection::Script};
 use std::time::{Duration, Instant};
 
 async fn pair(kind: Kind) -> (Server, Server) {
@@ -69,10 +64,8 @@ async fn writes_that_come_together_share_one_wait() {
 
 /// WAIT tells of what its own connection has written: of nothing, on a connection that found everything done.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_connection_wrote_is_not_confirmed_by_whoever_finds_it() {
-    let once = Script::new(&[
-        "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('SET', KEYS[1], 1) end return 1",
-    ]);
+async fn what_another_connection_wrote_is_not_confirmed_by_the_one_that_finds_it() {
+    let once = Script::new(&["if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('SET', KEYS[1], 1) end return 1"]);
     for kind in [Kind::Redis, Kind::Valkey] {
         let (primary, replica) = pair(kind).await;
         let level = short_of(Durability::Replicated(1));
@@ -81,7 +74,7 @@ async fn what_another_connection_wrote_is_not_confirmed_by_whoever_finds_it() {
         assert_eq!(count(&second, "other").await, Ok(1));
         replica.freeze();
         for redis in [&first, &second] {
-            let short = redis.run(&once, &["k".into()], vec![]).await.unwrap_err();
+            let short = redis.run(&once, &["k".into()], &NO_ARGS[..]).await.unwrap_err();
             assert!(matches!(short, StoreError::DurabilityNotConfirmed(_)), "{kind:?}: {short:?}");
             let short = redis.confirm(b"k").await.unwrap_err();
             assert!(matches!(short, StoreError::DurabilityNotConfirmed(_)), "{kind:?}: {short:?}");
@@ -106,7 +99,7 @@ async fn a_forgotten_script_and_a_confirmation_go_together() {
 async fn fsync_waits_for_disks_on_valkey() {
     let (primary, replica) = pair(Kind::Valkey).await;
     let redis = open(&primary.address(), &short_of(Durability::Fsync(1))).await;
-    redis.look().await.unwrap();
+    redis.preflight().await.unwrap();
     // A replica writes its file anew when it begins to follow; until then it confirms nothing.
     until("the replica's disk follows", || async { count(&redis, "k").await.is_ok() }).await;
     replica.freeze();
@@ -123,7 +116,7 @@ async fn fsync_is_refused_where_redis_does_not_know_it() {
     let redis = try_open(&server.address(), &short_of(Durability::Fsync(0))).await.unwrap();
     let version = server.info("redis_version");
     if version.starts_with("7.0") {
-        let refused = redis.look().await.unwrap_err().to_string();
+        let refused = redis.preflight().await.unwrap_err().to_string();
         assert!(refused.contains("needs Redis 7.2 or Valkey"), "{refused}");
         let short = count(&redis, "k").await.unwrap_err();
         assert!(matches!(short, StoreError::DurabilityNotConfirmed(_)), "{short:?}");

@@ -1,21 +1,15 @@
 //! Sentinel makes a replica the primary: who lost what, and who says so.
 
-use crate::{
-    scene::{count, look, open, options, short_of},
-    servers::{Watched, until},
-};
-use redrive::store::{
-    StoreError,
-    redis::{
-        Durability,
-        connection::{Loss, Notice, Redis},
-    },
-};
+use crate::scene::{count, look, open, options, short_of};
+use crate::servers::{Watched, until};
+use redrive::store::StoreError;
+use redrive::store::redis::Durability;
+use redrive::store::redis::connection::{Loss, Redis, Warning};
 use std::time::Instant;
 
-async fn noticed(redis: &Redis) -> Notice {
-    until("the failover is noticed", || async { !redis.notices().is_empty() }).await;
-    redis.notices().remove(0)
+async fn noticed(redis: &Redis) -> Warning {
+    until("the failover is noticed", || async { !redis.warnings().is_empty() }).await;
+    redis.warnings().remove(0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,12 +43,10 @@ async fn a_killed_primary_loses_nothing_that_a_replica_has_confirmed() {
     until("the new primary is found", || async { look(&redis, "k").await.is_ok() }).await;
     let away = began.elapsed();
     let there = look(&redis, "k").await.unwrap();
-    println!(
-        "Sentinel: {confirmed} confirmed, {in_doubt} in doubt, {there} there, lost 0, back after {away:?}"
-    );
+    println!("Sentinel: {confirmed} confirmed, {in_doubt} in doubt, {there} there, lost 0, back after {away:?}");
     assert!(there >= confirmed, "{} lost", confirmed - there);
     assert!(there <= confirmed + in_doubt, "more than was sent");
-    assert!(matches!(noticed(&redis).await, Notice::Failover { .. }));
+    assert!(matches!(noticed(&redis).await, Warning::Failover { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,12 +54,9 @@ async fn a_failover_that_lost_writes_is_noticed() {
     let mut watched = Watched::start().await;
     let redis = open(&watched.address(), &options()).await;
     // The replica cannot come back to its primary, but sentinels still reach it.
-    let _: String = watched.replica.ask("CONFIG SET masterauth nobody-knows");
+    let _: String = watched.replica.ask("CONFIG SET masterauth not-the-password");
     let _: i64 = watched.primary.ask("CLIENT KILL TYPE replica");
-    until("the replica is cut off", || async {
-        watched.replica.info("master_link_status") == "down"
-    })
-    .await;
+    until("the replica is cut off", || async { watched.replica.info("master_link_status") == "down" }).await;
     for _ in 0..100 {
         count(&redis, "k").await.unwrap();
     }
@@ -80,9 +69,9 @@ async fn a_failover_that_lost_writes_is_noticed() {
     watched.primary.kill();
     until("the new primary is found", || async { look(&redis, "k").await.is_ok() }).await;
     let lost = 100 - look(&redis, "k").await.unwrap();
-    let notice = noticed(&redis).await;
-    println!("{lost} of 100 answered writes are gone; noticed: {notice}");
-    assert!(matches!(notice, Notice::Failover { loss: Loss::AtLeast(_), .. }), "{notice:?}");
+    let warning = noticed(&redis).await;
+    println!("{lost} of 100 answered writes are gone; noticed: {warning}");
+    assert!(matches!(warning, Warning::Failover { loss: Loss::Seen, .. }), "{warning:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,14 +3,19 @@
 // Elapsed time is what some of these tests are about; and their helpers fail the way tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+mod address;
+mod clock;
 mod cluster;
 mod confirmed;
 mod cut_off;
 mod failover;
-mod hearing;
+mod failover_monitor;
+mod preflight;
+mod replies;
 mod scene;
 mod servers;
 mod start_checks;
 mod storage;
+mod subscriber;
 mod tls;
 mod working;

@@ -2,13 +2,9 @@
 
 use crate::servers::until;
 use redis::Value;
-use redrive::store::{
-    Health, StoreError,
-    redis::{
-        Address, Durability,
-        connection::{Arg, ConnectionOptions, Redis, Script},
-    },
-};
+use redrive::store::redis::connection::{ConnectionOptions, Redis, Script};
+use redrive::store::redis::{Address, Durability};
+use redrive::store::{Health, StoreError};
 use std::{sync::LazyLock, time::Duration};
 
 /// Adds one, and says what came out: a second run would show.
@@ -17,6 +13,8 @@ pub(crate) static COUNT: LazyLock<Script> =
 /// Looks, and changes nothing.
 pub(crate) static LOOK: LazyLock<Script> =
     LazyLock::new(|| Script::reading(&["return tonumber(redis.call('GET', KEYS[1]) or 0)"]));
+
+pub(crate) const NO_ARGS: [u64; 0] = [];
 
 /// Impatient, so that tests are quick.
 pub(crate) fn options() -> ConnectionOptions {
@@ -36,12 +34,7 @@ pub(crate) fn without_heartbeat() -> ConnectionOptions {
 /// For writes that are to be confirmed: a busy disk may take its time.
 pub(crate) fn confirmed(durability: Durability) -> ConnectionOptions {
     let patience = Duration::from_secs(10);
-    ConnectionOptions {
-        durability,
-        confirm_within: patience,
-        response_timeout: patience,
-        ..options()
-    }
+    ConnectionOptions { durability, confirm_within: patience, response_timeout: patience, ..options() }
 }
 
 /// For writes that are not: the sooner that is said, the better.
@@ -53,20 +46,17 @@ pub(crate) async fn open(address: &str, options: &ConnectionOptions) -> Redis {
     try_open(address, options).await.unwrap()
 }
 
-pub(crate) async fn try_open(
-    address: &str,
-    options: &ConnectionOptions,
-) -> Result<Redis, StoreError> {
+pub(crate) async fn try_open(address: &str, options: &ConnectionOptions) -> Result<Redis, StoreError> {
     Redis::open(&Address::parse_all([address]).unwrap(), options).await
 }
 
 /// Counts one up in `key`.
 pub(crate) async fn count(redis: &Redis, key: &str) -> Result<i64, StoreError> {
-    number(redis.run(&COUNT, &[key.into()], vec![Arg::from(1)]).await)
+    number(redis.run(&COUNT, &[key.into()], 1).await)
 }
 
 pub(crate) async fn look(redis: &Redis, key: &str) -> Result<i64, StoreError> {
-    number(redis.run(&LOOK, &[key.into()], vec![]).await)
+    number(redis.run(&LOOK, &[key.into()], &NO_ARGS[..]).await)
 }
 
 fn number(reply: Result<Value, StoreError>) -> Result<i64, StoreError> {

@@ -2,23 +2,17 @@
 
 use crate::servers::{Kind, Launch, Server, WallClock, until};
 use bytes::Bytes;
-use redrive::{
-    domain::{ids::QueueName, time::Timestamp},
-    env::SystemClock,
-    store::{
-        StoreError,
-        redis::connection::Address,
-        redis::{Hint, Options, RedisStorage},
-        storage::{
-            Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Position, Publish, Read,
-            Reads, RecordKey, Rule, Storage, Table, Take, Taken, Version, Write,
-        },
-    },
+use redrive::domain::{QueueName, Timestamp};
+use redrive::env::SystemClock;
+use redrive::store::StoreError;
+use redrive::store::redis::connection::Address;
+use redrive::store::redis::{Hint, Options, RedisStorage};
+use redrive::store::storage::{
+    Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Position, Publish, Read, Reads, RecordKey, Rule,
+    Storage, Table, Take, Taken, Version, Write,
 };
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn options(server: &Server) -> Options {
     let address = Address::parse_all([server.address().as_str()]).unwrap();
@@ -120,12 +114,12 @@ async fn a_redis_that_was_emptied_takes_no_writes_until_it_is_opened_again() {
     assert!(told(&take(&mut one, 1).await.unwrap_err(), "was emptied"));
     assert!(one.halted().unwrap().contains("start the server again"));
     // A new store is there: the other server notices with its heartbeat.
-    one.open_again().await.unwrap();
+    let mut one = open(&server).await;
     enqueued(&mut one, 4).await;
     let error = other.heartbeat().await.unwrap_err();
     assert!(told(&error, "holds another store"), "{error}");
     assert!(apply(&mut other, &enqueue(now, now, 5)).await.is_err());
-    other.open_again().await.unwrap();
+    let mut other = open(&server).await;
     enqueued(&mut other, 5).await;
     assert_eq!(jobs(&mut one).await, Some(vec![4, 5]));
 }
@@ -134,7 +128,7 @@ async fn a_redis_that_was_emptied_takes_no_writes_until_it_is_opened_again() {
 async fn a_store_of_another_format_is_refused_with_what_it_takes() {
     let server = Server::start(Kind::Redis);
     let _: i64 = server.ask("HSET rd:{~queues}:names emails 1");
-    let refused = opened(options(&server)).await.unwrap_err();
+    let refused = opened(options(&server)).await.err().unwrap();
     assert!(refused.contains("the format of a version before"), "{refused}");
     let _: i64 = server.ask("DEL rd:{~queues}:names");
 
@@ -158,14 +152,14 @@ async fn a_store_of_another_format_is_refused_with_what_it_takes() {
     assert!(storage.heartbeat().await.is_err());
     let error = storage.read(&emails(), &[]).await.unwrap_err();
     assert!(told(&error, "to read this store takes redrive 0.8.0 or newer"), "{error}");
-    assert!(opened(options(&server)).await.unwrap_err().contains("0.8.0"));
+    assert!(opened(options(&server)).await.err().unwrap().contains("0.8.0"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_whose_forgetting_stopped_half_way_can_be_registered() {
     let server = Server::start(Kind::Redis);
-    let mut storage = open(&server).await;
     for after_catalogue in [false, true] {
+        let mut storage = open(&server).await;
         assert!(storage.register(&emails(), 10).await.unwrap());
         let put = Write::Put(Table::Queue, RecordKey::Only, Bytes::from_static(b"paused"));
         let batch = Batch { writes: vec![put], ..Batch::default() };
@@ -186,7 +180,6 @@ async fn a_queue_whose_forgetting_stopped_half_way_can_be_registered() {
         assert_eq!(jobs(&mut storage).await, Some(vec![1]));
         assert_eq!(storage.queues(None, 10).await, Ok(vec![emails()]));
         let _: String = server.ask("FLUSHALL");
-        storage.open_again().await.unwrap();
     }
 }
 
@@ -276,11 +269,15 @@ async fn what_becomes_ready_is_published() {
         let batch = enqueue(Timestamp::default(), soon, number);
         apply(&mut storage, &batch).await.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("both are due", async || storage.now() >= soon).await;
     assert_eq!(take(&mut storage, 1).await.unwrap().unwrap().promoted, 2);
     assert_eq!(told(4).await, Hint::Ready(emails(), 1));
-    storage.publish(&emails(), b"cancel").await.unwrap();
-    assert_eq!(told(5).await, Hint::Message(emails(), b"cancel".to_vec()));
+    // What is no hint is ignored.
+    let _: i64 = server.ask("PUBLISH rd:{emails}:s seventeen");
+    let _: i64 = server.ask("PUBLISH rd:{~none}:s 1");
+    storage.publish(&emails(), b"17").await.unwrap();
+    assert_eq!(told(5).await, Hint::Message(emails(), b"17".to_vec()));
+    assert_eq!(hints.lock().unwrap().len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -291,7 +288,7 @@ async fn a_full_redis_refuses_only_what_begins_with_an_addition() {
     let soon = storage.now().after(Duration::from_millis(20));
     apply(&mut storage, &enqueue(Timestamp::default(), soon, 2)).await.unwrap();
     let _: String = server.ask("CONFIG SET maxmemory 1");
-    tokio::time::sleep(Duration::from_millis(40)).await;
+    until("the job is due", async || storage.now() >= soon).await;
     let now = storage.now();
     let refused = apply(&mut storage, &enqueue(now, now, 3)).await.unwrap_err();
     assert!(matches!(refused, StoreError::MemoryLow(_)), "{refused}");
@@ -359,7 +356,20 @@ async fn servers_with_different_settings_are_named() {
     assert_eq!(a.warning(), None);
     b.heartbeat().await.unwrap();
     assert!(b.warning().unwrap().ends_with("(a) unlike (b)"));
-    a.leave().await.unwrap();
+    // Not all of many are named.
+    let mut others = Vec::new();
+    for name in ["c", "d", "e", "f", "g"] {
+        let other = opened(named(name)).await.unwrap();
+        other.join([1; 32]);
+        other.heartbeat().await.unwrap();
+        others.push(other);
+    }
+    b.heartbeat().await.unwrap();
+    let warning = b.warning().unwrap();
+    assert!(warning.ends_with("files: (a, c, d, e, f and 1 more) unlike (b)"), "{warning}");
+    for other in others.iter().chain([&a]) {
+        other.leave().await.unwrap();
+    }
     b.heartbeat().await.unwrap();
     assert_eq!(b.warning(), None);
 }

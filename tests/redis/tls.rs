@@ -1,22 +1,18 @@
 //! rediss://, with an authority that only this test knows.
 
-use crate::{
-    scene::{count, open, options, try_open},
-    servers::{Certificates, Kind, Launch},
-};
+use crate::scene::{count, open, options, try_open};
+use crate::servers::{Certificates, Kind, Launch};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_believed_only_with_a_certificate_of_the_authority_that_was_named() {
     let (certificates, others) = (Certificates::make(), Certificates::make());
     for kind in [Kind::Redis, Kind::Valkey] {
         let server = Launch::new(kind).tls(&certificates).line("tls-auth-clients no").start();
-        let to = |ca: &Certificates| {
-            format!("rediss://127.0.0.1:{}?ca={}", server.port, ca.ca.display())
-        };
+        let to = |ca: &Certificates| format!("rediss://127.0.0.1:{}?ca={}", server.port, ca.ca.display());
         let redis = open(&to(&certificates), &options()).await;
         assert_eq!(count(&redis, "k").await, Ok(1));
 
-        let refused = try_open(&to(&others), &options()).await.unwrap_err().to_string();
+        let refused = try_open(&to(&others), &options()).await.err().unwrap().to_string();
         assert!(refused.contains("TLS: invalid peer certificate"), "{refused}");
         let unknown = format!("rediss://127.0.0.1:{}", server.port);
         assert!(try_open(&unknown, &options()).await.is_err());
@@ -40,6 +36,6 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_no_certificate_is_named() {
     let refused = try_open("rediss://127.0.0.1:1?ca=/etc/hostname", &options()).await;
-    let refused = refused.unwrap_err().to_string();
+    let refused = refused.err().unwrap().to_string();
     assert!(refused.contains("cannot use /etc/hostname"), "{refused}");
 }

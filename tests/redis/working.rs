@@ -1,14 +1,10 @@
 //! While all is well.
 
-use crate::{
-    scene::{COUNT, count, look, open, options},
-    servers::{Kind, Launch, Server},
-};
+use crate::scene::{COUNT, NO_ARGS, count, look, open, options};
+use crate::servers::{Kind, Launch, Server};
 use redis::Value;
-use redrive::store::{
-    StoreError,
-    redis::connection::{Arg, ConnectionOptions},
-};
+use redrive::store::StoreError;
+use redrive::store::redis::connection::{ConnectionOptions, Script};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_and_commands_run_on_redis_and_on_valkey() {
@@ -18,9 +14,7 @@ async fn scripts_and_commands_run_on_redis_and_on_valkey() {
         assert_eq!(count(&redis, "k").await, Ok(1));
         assert_eq!(count(&redis, "k").await, Ok(2));
         assert_eq!(look(&redis, "k").await, Ok(2));
-        let mut get = redis::cmd("GET");
-        get.arg("k");
-        assert_eq!(redis.command(b"k", get).await, Ok(Value::BulkString("2".into())));
+        assert_eq!(redis.query(b"k", redis::cmd("GET").arg("k")).await, Ok(Value::BulkString("2".into())));
         assert!(!redis.is_cluster());
     }
 }
@@ -47,10 +41,8 @@ async fn a_script_that_redis_has_forgotten_runs_once_all_the_same() {
 async fn a_script_that_fails_half_way_is_not_called_undone() {
     let server = Server::start(Kind::Redis);
     let redis = open(&server.address(), &options()).await;
-    let half = redrive::store::redis::connection::Script::new(&[
-        "redis.call('SET', KEYS[1], 1) error('broken')",
-    ]);
-    let failed = redis.run(&half, &["k".into()], vec![]).await.unwrap_err();
+    let half = Script::new(&["redis.call('SET', KEYS[1], 1) error('broken')"]);
+    let failed = redis.run(&half, &["k".into()], &NO_ARGS[..]).await.unwrap_err();
     assert!(matches!(&failed, StoreError::OutcomeUnknown(why) if why.contains("broken")));
     assert_eq!(look(&redis, "k").await, Ok(1));
 }
@@ -61,18 +53,15 @@ async fn a_full_redis_refuses_what_grows_and_nothing_is_half_done() {
     let redis = open(&server.address(), &options()).await;
     count(&redis, "before").await.unwrap();
     let _: String = server.ask("CONFIG SET maxmemory 1");
-    let two = redrive::store::redis::connection::Script::new(&[
-        "redis.call('SET', KEYS[1], 1) redis.call('SET', KEYS[2], 1)",
-    ]);
-    let refused = redis.run(&two, &["{a}1".into(), "{a}2".into()], vec![]).await.unwrap_err();
+    let two = Script::new(&["redis.call('SET', KEYS[1], 1) redis.call('SET', KEYS[2], 1)"]);
+    let refused = redis.run(&two, &["{a}1".into(), "{a}2".into()], &NO_ARGS[..]).await.unwrap_err();
     assert!(matches!(refused, StoreError::MemoryLow(_)), "{refused:?}");
     // What frees memory is still done: jobs can be finished.
-    let remove =
-        redrive::store::redis::connection::Script::new(&["return redis.call('DEL', KEYS[1])"]);
-    assert_eq!(redis.run(&remove, &["before".into()], vec![]).await, Ok(Value::Int(1)));
+    let remove = Script::new(&["return redis.call('DEL', KEYS[1])"]);
+    assert_eq!(redis.run(&remove, &["before".into()], &NO_ARGS[..]).await, Ok(Value::Int(1)));
     let _: String = server.ask("CONFIG SET maxmemory 0");
     assert_eq!(look(&redis, "{a}1").await, Ok(0));
-    redis.run(&two, &["{a}1".into(), "{a}2".into()], vec![]).await.unwrap();
+    redis.run(&two, &["{a}1".into(), "{a}2".into()], &NO_ARGS[..]).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,8 +71,8 @@ async fn more_calls_than_there_is_room_for_are_refused_and_change_nothing() {
     let redis = open(&server.address(), &few).await;
     let script = &COUNT;
     let key = [b"k".to_vec()];
-    let one = redis.run(script, &key, vec![Arg::from(1)]);
-    let two = redis.run(script, &key, vec![Arg::from(1)]);
+    let one = redis.run(script, &key, 1);
+    let two = redis.run(script, &key, 1);
     let (one, two) = tokio::join!(one, two);
     assert_eq!(one, Ok(Value::Int(1)));
     assert!(matches!(two, Err(StoreError::Overloaded(_))), "{two:?}");
@@ -92,8 +81,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_a_user_and_a_database_of_ones_own() {
-    let server =
-        Launch::new(Kind::Redis).line("user ada on >s@cret ~* &* +@all").line("user default off");
+    let server = Launch::new(Kind::Redis).line("user ada on >s@cret ~* &* +@all").line("user default off");
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let socket = folder.path().join("s");
     let server = server.line(format!("unixsocket {}", socket.display())).start();

@@ -1,10 +1,8 @@
 //! Claims that must not hand out anything, and those whose wishes are cut to what there is.
 
-use crate::{
-    scene::Scene,
-    server::{Server, Setup, claim, claim_of, inner, job, time},
-};
-use redrive::{domain::limits::Limits, grpc::pb};
+use crate::scene::Scene;
+use crate::server::{Server, Setup, claim, claim_of, inner, job, time};
+use redrive::{domain::Limits, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
 
@@ -21,10 +19,8 @@ async fn a_claim_names_its_queues() {
 #[tokio::test]
 async fn weights_are_for_the_queues_named_and_for_turns() {
     let scene = Scene::set().await;
-    let weighted = |queue: &str, weight| pb::ClaimRequest {
-        weights: [(queue.to_owned(), weight)].into(),
-        ..claim("q")
-    };
+    let weighted =
+        |queue: &str, weight| pb::ClaimRequest { weights: [(queue.to_owned(), weight)].into(), ..claim("q") };
     for (claim, field) in [
         (weighted("other", 1), "weights[\"other\"]"),
         (weighted("q", 0), "weights[\"q\"]"),
@@ -37,7 +33,7 @@ async fn weights_are_for_the_queues_named_and_for_turns() {
 }
 
 #[tokio::test]
-async fn an_order_that_nobody_knows_is_refused() {
+async fn an_unknown_order_is_refused() {
     let scene = Scene::set().await;
     for order in [3, -1, i32::MAX] {
         let request = pb::ClaimRequest { order, ..claim("q") };
@@ -55,21 +51,23 @@ async fn worker_and_request_ids_are_at_most_256_bytes() {
 }
 
 #[tokio::test]
+async fn a_request_id_belongs_to_a_worker() {
+    let scene = Scene::set().await;
+    let request = pb::ClaimRequest { request_id: "r1".into(), worker_id: String::new(), ..claim("q") };
+    scene.refuses_fields(scene.server.claim(request), &["worker_id"]).await;
+}
+
+#[tokio::test]
 async fn wishes_over_a_limit_are_cut_not_refused() {
     let limits = Limits { wait: Duration::from_millis(50), batch_items: 3, ..Limits::default() };
     let server = Server::with(Setup { limits, ..Setup::default() }).await;
     for _ in 0..5 {
         server.enqueue(job("q")).await.unwrap();
     }
-    let greedy = pb::ClaimRequest {
-        max_jobs: u32::MAX,
-        max_bytes: u32::MAX,
-        wait: time(3_600, 0),
-        ..claim("q")
-    };
+    let greedy = pb::ClaimRequest { max_jobs: u32::MAX, max_bytes: u32::MAX, wait: time(3_600, 0), ..claim("q") };
     assert_eq!(server.claim(greedy.clone()).await.unwrap().jobs.len(), 3);
     assert_eq!(server.claim(greedy.clone()).await.unwrap().jobs.len(), 2);
-    // Nobody stays an hour: the answer comes when the limit is over.
+    // The wait is cut to the limit: the answer comes before the hour is over.
     let answer = tokio::time::timeout(Duration::from_secs(20), server.claim(greedy)).await;
     assert!(answer.expect("cut to the limit").unwrap().jobs.is_empty());
 }
@@ -81,8 +79,8 @@ async fn a_page_of_queues_is_cut_and_its_token_checked() {
     for name in ["a", "b", "c"] {
         server.enqueue(job(name)).await.unwrap();
     }
-    server.bury("d", "x", crate::server::error("E")).await;
-    server.bury("d", "y", crate::server::error("E")).await;
+    server.dead_letter("d", "x", crate::server::error("E")).await;
+    server.dead_letter("d", "y", crate::server::error("E")).await;
     let list = |page_token: &str| {
         let request = pb::ListQueuesRequest { page_size: 1_000, page_token: page_token.into() };
         let mut admin = server.admin();

@@ -1,9 +1,8 @@
 //! Calls on dead letters that must neither move nor show anything.
 
-use crate::{
-    scene::Scene,
-    server::{error, inner},
-};
+use crate::scene::Scene;
+use crate::server::{error, inner};
+use prost_types::Timestamp;
 use redrive::grpc::pb;
 use tonic::Code;
 
@@ -91,6 +90,7 @@ async fn nothing_is_purged_by_accident() {
         (pb::PurgeDeadLettersRequest { filter: filter(), ..purge("q") }, &["filter"]),
         (pb::PurgeDeadLettersRequest { job_ids: ids(), limit: 5, ..purge("q") }, &["limit"]),
         (pb::PurgeDeadLettersRequest { reason: "x".repeat(1_025), ..all() }, &["reason"]),
+        (pb::PurgeDeadLettersRequest { request_id: "x".repeat(257), ..all() }, &["request_id"]),
         (pb::PurgeDeadLettersRequest { queue: "dlq:".into(), ..all() }, &["queue"]),
         (pb::PurgeDeadLettersRequest { cutoff: "rubbish".into(), ..all() }, &["cutoff"]),
     ] {
@@ -114,21 +114,34 @@ async fn reasons_and_request_ids_are_bounded() {
 #[tokio::test]
 async fn a_filter_of_a_list_is_checked_and_an_empty_one_is_none() {
     let scene = Scene::set().await;
-    let bad = || pb::DeadLetterFilter { reason: 77, fingerprint: "?".into(), ..Default::default() };
-    let fields = ["filter.reason", "filter.fingerprint"];
+    let bad = || pb::DeadLetterFilter {
+        error_type: "x".repeat(257),
+        r#type: "x".repeat(257),
+        reason: 77,
+        message_contains: "x".repeat(4_097),
+        died_after: Some(Timestamp { seconds: 0, nanos: -1 }),
+        died_before: Some(Timestamp { seconds: i64::MAX, nanos: 0 }),
+        fingerprint: "0123456789ABCDEF".into(),
+        http_status: 0,
+    };
+    let fields = ["error_type", "type", "reason", "message_contains", "fingerprint", "died_after", "died_before"]
+        .map(|field| format!("filter.{field}"));
+    let fields = fields.each_ref().map(String::as_str);
     let filtered = pb::ListDeadLettersRequest { filter: Some(bad()), ..list("q") };
     scene.refuses_fields(scene.server.list_dead(filtered), &fields).await;
     let filtered = pb::RequeueRequest { filter: Some(bad()), ..requeue("q") };
     scene.refuses_fields(scene.server.requeue(filtered), &fields).await;
     let filtered = pb::PurgeDeadLettersRequest { filter: Some(bad()), ..purge("q") };
     scene.refuses_fields(scene.server.purge(filtered), &fields).await;
+    let view = pb::ListDeadLettersRequest { view: 5, ..list("q") };
+    scene.refuses_fields(scene.server.list_dead(view), &["view"]).await;
     let filter = Some(pb::DeadLetterFilter::default());
     let empty = pb::ListDeadLettersRequest { filter, ..list("q") };
     assert_eq!(scene.server.list_dead(empty).await.unwrap().dead_letters.len(), 1);
 }
 
 #[tokio::test]
-async fn a_view_that_nobody_knows_is_refused() {
+async fn an_unknown_view_is_refused() {
     let scene = Scene::set().await;
     for view in [3, -1, i32::MAX] {
         let request = pb::ListDeadLettersRequest { view, ..list("q") };
@@ -141,7 +154,7 @@ async fn tokens_are_good_only_as_they_came_and_where_they_came_from() {
     let scene = Scene::set().await;
     let server = &scene.server;
     for (queue, id) in [("q", "dead-2"), ("other", "a"), ("other", "b")] {
-        server.bury(queue, id, error("E")).await;
+        server.dead_letter(queue, id, error("E")).await;
     }
     let page = |queue| pb::ListDeadLettersRequest { page_size: 1, ..list(queue) };
     let token = server.list_dead(page("q")).await.unwrap().next_page_token;
@@ -164,8 +177,7 @@ async fn tokens_are_good_only_as_they_came_and_where_they_came_from() {
         let request = pb::ListDeadLettersRequest { page_token, ..list("q") };
         scene.refuses_fields(server.list_dead(request), &["page_token"]).await;
     }
-    let request =
-        pb::ListDeadLettersRequest { page_token: token.clone(), ..list("dlq:overflow:q") };
+    let request = pb::ListDeadLettersRequest { page_token: token.clone(), ..list("dlq:overflow:q") };
     scene.refuses_fields(server.list_dead(request), &["page_token"]).await;
 
     let mut bad: Vec<_> = rubbish().into();

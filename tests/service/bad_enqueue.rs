@@ -1,9 +1,7 @@
 //! Jobs that must not get in.
 
-use crate::{
-    scene::Scene,
-    server::{claim, inner, job, job_of, text},
-};
+use crate::scene::Scene;
+use crate::server::{claim, inner, job, job_of, text};
 use pb::enqueue_request::Body;
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use redrive::grpc::pb;
@@ -98,7 +96,8 @@ async fn a_batch_has_at_most_a_thousand_jobs() {
         let batch = pb::EnqueueBatchRequest { jobs };
         inner(scene.server.queue().enqueue_batch(batch).await)
     };
-    scene.refuses_fields(call, &["jobs"]).await;
+    let refused = scene.refuses_fields(call, &["jobs"]).await;
+    assert!(refused.message().contains("at most 1000 items"), "{}", refused.message());
     let jobs = vec![job("many"); 1_000];
     let batch = pb::EnqueueBatchRequest { jobs };
     let reply = inner(scene.server.queue().enqueue_batch(batch).await).unwrap();
@@ -129,10 +128,12 @@ async fn a_bad_item_of_a_batch_names_its_field_and_harms_no_other() {
     let outcomes: Vec<_> = reply
         .results
         .into_iter()
-        .map(|result| match result.outcome.expect("every item has an outcome") {
+        .enumerate()
+        .map(|(at, result)| match result.outcome.expect("every item has an outcome") {
             pb::enqueue_result::Outcome::Ok(ok) => (ok.job_id, String::new()),
             pb::enqueue_result::Outcome::Error(error) => {
                 assert_eq!((error.code, error.retryable), (3, false));
+                assert!(error.message.starts_with(&format!("jobs[{at}].{}: ", error.field)), "{}", error.message);
                 (error.reason, error.field)
             }
         })
@@ -183,11 +184,7 @@ async fn a_priority_fits_into_a_byte() {
 #[tokio::test]
 async fn fields_without_a_meaning_are_refused_rather_than_ignored() {
     let scene = Scene::set().await;
-    let request = pb::EnqueueRequest {
-        breaker_key: "stripe".into(),
-        group_key: "customer-7".into(),
-        ..job("q")
-    };
+    let request = pb::EnqueueRequest { breaker_key: "stripe".into(), group_key: "customer-7".into(), ..job("q") };
     let fields = ["breaker_key", "group_key"];
     scene.refuses_fields(scene.server.enqueue(request), &fields).await;
 }
@@ -198,11 +195,7 @@ async fn headers_are_bounded_in_number_and_size() {
     let many = |count| (0..count).map(|n| (format!("h{n}"), String::new()));
     let large = |bytes: usize| [("large".to_owned(), "x".repeat(bytes - 5))];
     let with = |headers| pb::EnqueueRequest { headers, ..job("q") };
-    for headers in [
-        many(65).collect(),
-        large((16 << 10) + 1).into(),
-        [(String::new(), "nameless".to_owned())].into(),
-    ] {
+    for headers in [many(65).collect(), large((16 << 10) + 1).into(), [(String::new(), "nameless".to_owned())].into()] {
         scene.refuses_fields(scene.server.enqueue(with(headers)), &["headers"]).await;
     }
     scene.server.enqueue(with(many(64).collect())).await.unwrap();
@@ -278,8 +271,11 @@ async fn numbers_that_json_cannot_carry_exactly_are_refused_with_their_path() {
 async fn json_that_is_too_deep_is_refused_and_the_server_lives() {
     let scene = Scene::set().await;
     let deep = (0..33).fold(number(1.0), |inner, _| list(vec![inner]));
-    let refused = scene.server.enqueue(with_body(Body::Json(deep))).await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    let deepest = format!("json{}", "[0]".repeat(32));
+    let refused = scene.refuses_fields(scene.server.enqueue(with_body(Body::Json(deep))), &[&deepest]).await;
+    assert!(refused.message().contains("nested more than 32 deep"), "{}", refused.message());
+    let fine = (0..32).fold(number(1.0), |inner, _| list(vec![inner]));
+    scene.server.enqueue(with_body(Body::Json(fine))).await.unwrap();
     // So deep that it is not even read.
     let deeper = (0..200).fold(number(1.0), |inner, _| list(vec![inner]));
     scene.refuses_fields(scene.server.enqueue(with_body(Body::Json(deeper))), &[]).await;
@@ -304,6 +300,7 @@ async fn a_policy_that_cannot_be_is_refused_field_by_field() {
         ("jitter", policy(|p| p.jitter = 99)),
         ("jitter_fraction", policy(|p| p.jitter_fraction = Some(1.5))),
         ("jitter_fraction", policy(|p| p.jitter_fraction = Some(f64::NAN))),
+        ("delays", policy(|p| p.strategy = pb::BackoffStrategy::List.into())),
     ];
     for (field, policy) in cases {
         let retry_policy = Some(policy.clone());
@@ -316,17 +313,15 @@ async fn a_policy_that_cannot_be_is_refused_field_by_field() {
         let call = async { inner(scene.server.admin().explain_policy(explain).await) };
         scene.refuses_fields(call, &[&named]).await;
     }
+    let explain = pb::ExplainPolicyRequest { queue: "!".into(), error_type: "x".repeat(257), policy: None };
+    let call = async { inner(scene.server.admin().explain_policy(explain).await) };
+    scene.refuses_fields(call, &["error_type", "queue"]).await;
 }
 
 #[tokio::test]
 async fn every_bad_field_is_named_at_once() {
     let scene = Scene::set().await;
-    let request = pb::EnqueueRequest {
-        queue: "!".into(),
-        priority: 999,
-        breaker_key: "x".into(),
-        ..job("q")
-    };
+    let request = pb::EnqueueRequest { queue: "!".into(), priority: 999, breaker_key: "x".into(), ..job("q") };
     let fields = ["queue", "breaker_key", "priority"];
     scene.refuses_fields(scene.server.enqueue(request), &fields).await;
 }
@@ -334,13 +329,17 @@ async fn every_bad_field_is_named_at_once() {
 #[tokio::test]
 async fn a_queue_at_its_depth_limit_takes_no_more_and_says_when_to_come_back() {
     use crate::server::{Server, Setup};
-    use redrive::domain::settings::QueueSettings;
+    use redrive::domain::QueueSettings;
     use tonic_types::StatusExt;
     let defaults = QueueSettings { max_depth: Some(1), ..QueueSettings::default() };
     let server = Server::with(Setup { defaults, ..Setup::default() }).await;
     server.enqueue(job("q")).await.unwrap();
     let refused = server.enqueue(job("q")).await.unwrap_err();
     crate::scene::assert_refused(&refused, Code::ResourceExhausted, "QUEUE_FULL", &[]);
+    let batch = pb::EnqueueBatchRequest { jobs: vec![job("q")] };
+    let item = inner(server.queue().enqueue_batch(batch).await).unwrap().results.remove(0);
+    let Some(pb::enqueue_result::Outcome::Error(item)) = item.outcome else { panic!("{item:?}") };
+    assert!(item.retryable && item.retry_after.is_some(), "{item:?}");
     assert!(refused.get_error_details().retry_info().is_some());
     let lease = server.take("q").await.lease;
     server.ack(&lease).await.unwrap();
@@ -350,7 +349,7 @@ async fn a_queue_at_its_depth_limit_takes_no_more_and_says_when_to_come_back() {
 #[tokio::test]
 async fn one_queue_too_many_is_refused() {
     use crate::server::{Server, Setup};
-    use redrive::domain::limits::Limits;
+    use redrive::domain::Limits;
     let limits = Limits { queues: 2, ..Limits::default() };
     let server = Server::with(Setup { limits, ..Setup::default() }).await;
     server.enqueue(job("a")).await.unwrap();

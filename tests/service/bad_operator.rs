@@ -1,9 +1,7 @@
 //! Operators' calls that contradict themselves, come twice, or bring what belongs elsewhere: clear words, and no mark left.
 
-use crate::{
-    scene::Scene,
-    server::{error, inner},
-};
+use crate::scene::Scene;
+use crate::server::{error, inner};
 use redrive::grpc::pb;
 
 const SELECTORS: [&str; 4] = ["job_ids", "filter", "oldest", "all"];
@@ -56,7 +54,7 @@ async fn a_token_of_another_list_is_refused() {
     let scene = Scene::set().await;
     let server = &scene.server;
     for (queue, id) in [("q", "dead-2"), ("other", "a"), ("other", "b")] {
-        server.bury(queue, id, error("E")).await;
+        server.dead_letter(queue, id, error("E")).await;
     }
     let (page_size, queue) = (1, "q".to_owned());
     let dead = pb::ListDeadLettersRequest { queue, page_size, ..Default::default() };
@@ -103,7 +101,7 @@ async fn a_cutoff_is_good_for_its_own_call_and_queue_only() {
     let scene = Scene::set().await;
     let server = &scene.server;
     for (queue, id) in [("q", "dead-2"), ("other", "a"), ("other", "b")] {
-        server.bury(queue, id, error("E")).await;
+        server.dead_letter(queue, id, error("E")).await;
     }
     let all = 1 << 3;
     let dry = pb::PurgeDeadLettersRequest { dry_run: true, limit: 1, ..purge(all) };
@@ -117,8 +115,22 @@ async fn a_cutoff_is_good_for_its_own_call_and_queue_only() {
         // Nor does a dry run's lead on to a call that does something.
         let request = pb::PurgeDeadLettersRequest { cutoff: cutoff.clone(), ..purge(all) };
         scene.refuses_fields(server.purge(request), &["cutoff"]).await;
+        let back = pb::RequeueRequest { cutoff: cutoff.clone(), ..requeue(all) };
+        scene.refuses_fields(server.requeue(back), &["cutoff"]).await;
         let by_id = pb::PurgeDeadLettersRequest { cutoff, ..purge(1) };
         scene.refuses_fields(server.purge(by_id), &["cutoff"]).await;
+    }
+    // Nor one of all to a filter, or of a filter to another and to all.
+    let filter = |error_type: &str| {
+        let filter = Some(pb::DeadLetterFilter { error_type: error_type.into(), ..Default::default() });
+        pb::RequeueRequest { filter, dry_run: true, limit: 1, ..requeue(0) }
+    };
+    let everything = pb::RequeueRequest { dry_run: true, limit: 1, ..requeue(all) };
+    let of_all = server.requeue(everything.clone()).await.unwrap().cutoff;
+    let of_filter = server.requeue(filter("E")).await.unwrap().cutoff;
+    for (request, cutoff) in [(filter("E"), of_all), (filter("E*"), of_filter.clone()), (everything, of_filter)] {
+        let request = pb::RequeueRequest { cutoff, ..request };
+        scene.refuses_fields(server.requeue(request), &["cutoff"]).await;
     }
 }
 
@@ -126,11 +138,11 @@ async fn a_cutoff_is_good_for_its_own_call_and_queue_only() {
 async fn an_id_that_is_purged_or_not_dead_is_passed_over() {
     let scene = Scene::set().await;
     let server = &scene.server;
-    server.bury("q", "gone", error("E")).await;
+    server.dead_letter("q", "gone", error("E")).await;
     let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
     let gone = pb::PurgeDeadLettersRequest { job_ids: ids(&["gone"]), ..purge(1) };
     assert_eq!(server.purge(gone.clone()).await.unwrap().purged, 1);
-    let named = ["gone", "running", "waiting", "later", "done", "nobody"];
+    let named = ["gone", "running", "waiting", "later", "done", "missing"];
     for job_ids in [ids(&["gone"]), ids(&named)] {
         let request = pb::PurgeDeadLettersRequest { job_ids, ..gone.clone() };
         let back = pb::RequeueRequest { job_ids: request.job_ids.clone(), ..requeue(1) };

@@ -1,11 +1,9 @@
 //! Settlements that must not settle anything.
 
-use crate::{
-    scene::Scene,
-    server::{Server, ack, claim, error, extend, inner, job, nack},
-};
+use crate::scene::Scene;
+use crate::server::{Server, ack, claim, error, extend, inner, job, nack};
 use prost_types::{Struct, Value, value::Kind};
-use redrive::{domain::lease::Lease, grpc::pb};
+use redrive::{domain::Lease, grpc::pb};
 use tonic::Code;
 
 #[tokio::test]
@@ -17,9 +15,7 @@ async fn what_is_no_lease_settles_nothing() {
         String::from_utf8(token).unwrap()
     };
     let mut bad: Vec<_> =
-        ["", "rubbish", "\0", "' OR 1=1 --", "ÄÖÜ", &"A".repeat(32), &"A".repeat(100_000)]
-            .map(str::to_owned)
-            .into();
+        ["", "rubbish", "\0", "' OR 1=1 --", "ÄÖÜ", &"A".repeat(32), &"A".repeat(100_000)].map(str::to_owned).into();
     bad.extend((0..scene.lease.len()).map(changed));
     bad.push(format!("{}A", scene.lease));
     bad.push(format!("{} ", scene.lease));
@@ -76,7 +72,7 @@ async fn a_failure_must_say_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_kind_that_nobody_knows_is_refused() {
+async fn an_unknown_kind_is_refused() {
     let scene = Scene::set().await;
     for kind in [4, 99, -1, i32::MAX] {
         let request = pb::NackRequest { kind, ..nack(&scene.lease, "E") };
@@ -118,8 +114,7 @@ async fn what_a_settlement_carries_is_bounded() {
         scene.refuses_fields(scene.server.nack(request), &[field]).await;
     }
     // Just at the limits.
-    let note =
-        pb::AckRequest { note: "x".repeat(1_024), result: vec![0; 64 << 10].into(), ..ack(lease) };
+    let note = pb::AckRequest { note: "x".repeat(1_024), result: vec![0; 64 << 10].into(), ..ack(lease) };
     inner(scene.server.queue().ack(note).await).unwrap();
 }
 
@@ -153,11 +148,7 @@ async fn long_error_texts_are_cut_and_flagged() {
         ..error("E")
     };
     let lease = server.take("q").await.lease;
-    let request = pb::NackRequest {
-        error: Some(failure),
-        kind: pb::NackKind::Permanent.into(),
-        ..nack(&lease, "")
-    };
+    let request = pb::NackRequest { error: Some(failure), kind: pb::NackKind::Permanent.into(), ..nack(&lease, "") };
     server.nack(request).await.unwrap();
     let list = pb::ListDeadLettersRequest { queue: "q".into(), ..Default::default() };
     let kept = server.list_dead(list).await.unwrap().dead_letters.remove(0).failure.unwrap();

@@ -1,9 +1,7 @@
 //! Durations and times that are malformed, negative, too long, or one too many.
 
-use crate::{
-    scene::Scene,
-    server::{claim, extend, inner, job, nack, time},
-};
+use crate::scene::Scene;
+use crate::server::{claim, extend, inner, job, nack, time};
 use prost_types::{Duration, Timestamp};
 use redrive::grpc::pb;
 
@@ -55,6 +53,7 @@ async fn a_job_takes_no_bad_time() {
         (NOW, 1_000_000_000),
         (i64::MAX, 0),
         (i64::MIN, 0),
+        (-62_135_596_801, 0),
         (253_402_300_800, 0),
         (NOW + 366 * DAY, 1_000_000),
     ] {

@@ -6,16 +6,14 @@ use prost_types::{ListValue, Struct, Value, value::Kind};
 use redrive::grpc::pb;
 use tonic::{Code, Request};
 
-fn value_of(json: &serde_json::Value) -> Value {
+pub(crate) fn value_of(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     let kind = match json {
         Json::Null => Kind::NullValue(0),
         Json::Bool(value) => Kind::BoolValue(*value),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap()),
         Json::String(text) => Kind::StringValue(text.clone()),
-        Json::Array(values) => {
-            Kind::ListValue(ListValue { values: values.iter().map(value_of).collect() })
-        }
+        Json::Array(values) => Kind::ListValue(ListValue { values: values.iter().map(value_of).collect() }),
         Json::Object(fields) => Kind::StructValue(Struct {
             fields: fields.iter().map(|(key, value)| (key.clone(), value_of(value))).collect(),
         }),
@@ -35,10 +33,7 @@ async fn through(server: &Server, body: Option<Body>, content_type: &str) -> pb:
 async fn json_comes_back_as_canonical_text() {
     let server = Server::start().await;
     for (json, canonical) in [
-        (
-            r#"{"b": 1, "a": {"z": [true, null], "y": ""}}"#,
-            r#"{"a":{"y":"","z":[true,null]},"b":1}"#,
-        ),
+        (r#"{"b": 1, "a": {"z": [true, null], "y": ""}}"#, r#"{"a":{"y":"","z":[true,null]},"b":1}"#),
         ("[1.0, 1e3, 0.1, -0.0, 1e-7, 1.50]", "[1,1000,0.1,0,1e-7,1.5]"),
         (r#""é\n\"\\ \u0001 😀""#, r#""é\n\"\\ \u0001 😀""#),
         ("null", "null"),
@@ -56,8 +51,7 @@ async fn json_comes_back_as_canonical_text() {
 #[tokio::test]
 async fn text_and_data_come_back_byte_for_byte() {
     let server = Server::start().await;
-    for given in ["{\"b\" : 1,\n \"a\":2}", " \t\r\n", "\0", "😀é\u{feff}", "18014398509481984"]
-    {
+    for given in ["{\"b\" : 1,\n \"a\":2}", " \t\r\n", "\0", "😀é\u{feff}", "18014398509481984"] {
         let job = through(&server, text(given), "").await;
         assert_eq!(job.body, Some(pb::job::Body::Text(given.into())));
         assert_eq!(job.content_type, "text/plain");
@@ -82,9 +76,7 @@ async fn a_content_type_of_ones_own_is_kept() {
 async fn headers_come_back_with_the_trace_of_the_call() {
     let server = Server::start().await;
     let own = |name: &str, value: &str| [(name.to_owned(), value.to_owned())];
-    for (given, traceparent) in
-        [(own("tenant", "7"), "00-call"), (own("traceparent", "00-own"), "00-own")]
-    {
+    for (given, traceparent) in [(own("tenant", "7"), "00-call"), (own("traceparent", "00-own"), "00-own")] {
         let headers = given.clone().into();
         let mut request = Request::new(pb::EnqueueRequest { headers, ..job("traced") });
         for (name, value) in [
@@ -123,8 +115,7 @@ async fn ids_of_the_server_sort_and_ids_of_the_caller_are_kept() {
     let first = server.enqueue(job("ids")).await.unwrap().job_id;
     let second = server.enqueue(job("ids")).await.unwrap().job_id;
     assert!(first < second && first.len() == 36 && &first[14..15] == "7");
-    for id in ["order 17", "ÄÖÜ", "00000000-0000-0000-0000-000000000000", "DEAD-BEEF", "-", "\\'\""]
-    {
+    for id in ["order 17", "ÄÖÜ", "00000000-0000-0000-0000-000000000000", "DEAD-BEEF", "-", "\\'\""] {
         let reply = server.enqueue(job_of("ids", id)).await.unwrap();
         assert_eq!((reply.job_id.as_str(), reply.deduplicated), (id, false));
         assert_eq!(server.get_job(id).await.unwrap().job.unwrap().job_id, id);

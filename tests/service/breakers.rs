@@ -1,16 +1,9 @@
 //! Circuit breakers as workers and operators see them.
 
-use crate::{
-    scene::{Scene, assert_refused},
-    server::{Server, Setup, claim, inner, job, job_of, nack, steady, time, unguarded},
-};
-use redrive::{
-    domain::{
-        rules::{ErrorRule, Matcher, StatusPattern, Then},
-        settings::QueueSettings,
-    },
-    grpc::pb,
-};
+use crate::scene::{Scene, assert_refused};
+use crate::server::{Server, Setup, claim, inner, job, job_of, nack, steady, time, unguarded};
+use redrive::domain::{ErrorRule, Matcher, QueueSettings, StatusPattern, Then};
+use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::{Code, Status};
 
@@ -28,10 +21,7 @@ impl Server {
     }
 
     pub(crate) async fn set_breaker(
-        &self,
-        name: &str,
-        state: pb::BreakerState,
-        reason: &str,
+        &self, name: &str, state: pb::BreakerState, reason: &str,
     ) -> Result<pb::Breaker, Status> {
         let (name, state, reason) = (name.into(), state.into(), reason.into());
         let request = pb::SetBreakerRequest { name, state, reason };
@@ -79,10 +69,7 @@ async fn an_open_breaker_says_why_and_for_how_long() {
     let queues = server.list_queues().await;
     assert_eq!(queues[0].breaker(), pb::BreakerState::Open);
     let waiting = server.get_job("spare").await.unwrap().waiting_because;
-    assert_eq!(
-        waiting,
-        "the queue's breaker is open until 2027-01-15T08:01:00Z, after ConnectionRefused"
-    );
+    assert_eq!(waiting, "the queue's breaker is open until 2027-01-15T08:01:00Z, after ConnectionRefused");
 }
 
 #[tokio::test]
@@ -111,12 +98,8 @@ async fn a_probe_is_marked_and_its_ack_lets_everything_flow() {
 async fn a_probe_that_fails_is_not_counted_and_never_the_last_attempt() {
     let server = Server::start().await;
     let one_shot = pb::RetryPolicy { max_retries: Some(0), ..Default::default() };
-    let urgent = pb::EnqueueRequest {
-        priority: 1,
-        delay: time(60, 0),
-        retry_policy: Some(one_shot),
-        ..job_of("q", "one-shot")
-    };
+    let urgent =
+        pb::EnqueueRequest { priority: 1, delay: time(60, 0), retry_policy: Some(one_shot), ..job_of("q", "one-shot") };
     server.enqueue(urgent).await.unwrap();
     server.trip().await;
     server.pass(Duration::from_secs(60)).await;
@@ -131,7 +114,7 @@ async fn a_probe_that_fails_is_not_counted_and_never_the_last_attempt() {
     assert!(info.attempts[0].probe && !info.attempts[0].counted);
 }
 
-/// Whoever waits hears of the probe by the clock, not by asking.
+/// A waiter gets the probe by the clock, not by polling.
 #[tokio::test]
 async fn a_waiting_worker_gets_the_probe_when_its_time_comes() {
     let mut queue = steady(Duration::from_secs(10));
@@ -167,10 +150,7 @@ async fn one_429_closes_the_tap_for_all_for_the_time_asked() {
     let told = pb::NackRequest { retry_after: time(17, 0), error: Some(error), ..nack(&lease, "") };
     let answer = server.nack(told).await.unwrap();
     assert_eq!(answer.outcome(), pb::NackOutcome::Released);
-    assert_eq!(
-        (answer.attempt_counted, answer.rule.as_str()),
-        (false, "rules[0]: http_status=429")
-    );
+    assert_eq!((answer.attempt_counted, answer.rule.as_str()), (false, "rules[0]: http_status=429"));
     assert_eq!(answer.queue_breaker(), pb::BreakerState::Open);
     let idle = server.claim(claim("q")).await.unwrap().idle.remove(0);
     assert_eq!((idle.reason(), idle.retry_after), (pb::IdleReason::BreakerOpen, time(17, 0)));
@@ -186,8 +166,7 @@ async fn one_429_closes_the_tap_for_all_for_the_time_asked() {
 async fn an_operator_forces_a_breaker_and_lets_it_go() {
     let server = Server::start().await;
     server.enqueue(job_of("q", "x")).await.unwrap();
-    let open =
-        server.set_breaker("queue:q", pb::BreakerState::Open, "database move").await.unwrap();
+    let open = server.set_breaker("queue:q", pb::BreakerState::Open, "database move").await.unwrap();
     assert_eq!((open.state(), open.forced), (pb::BreakerState::Open, true));
     assert_eq!((open.forced_reason.as_str(), open.probe_at), ("database move", None));
     server.pass(Duration::from_secs(3_600)).await;
@@ -205,13 +184,13 @@ async fn an_operator_forces_a_breaker_and_lets_it_go() {
 }
 
 #[tokio::test]
-async fn a_reset_wakes_whoever_waits() {
+async fn a_reset_wakes_the_waiters() {
     let server = Server::start().await;
     server.trip().await;
-    let held = server.broker.store().looks();
+    let held = server.service.queues().host().looks();
     let waits = server.claim(waiting("q"));
     let resets = async {
-        server.broker.store().looked(held + 1).await;
+        server.service.queues().host().looked(held + 1).await;
         server.reset_breaker("queue:q").await
     };
     let (claimed, reset) = tokio::join!(waits, resets);
@@ -282,7 +261,7 @@ async fn a_full_dead_letter_queue_loses_nothing_and_recovers_when_there_is_room(
     queue.dead_letters.max_entries = 10;
     let server = Server::with(unguarded(queue)).await;
     for number in 0..30 {
-        server.bury("q", &format!("j{number}"), crate::server::error("E")).await;
+        server.dead_letter("q", &format!("j{number}"), crate::server::error("E")).await;
     }
     let breaker = server.breaker("dlq:q").await.unwrap();
     assert_eq!((breaker.state(), breaker.trips), (pb::BreakerState::Open, 1));

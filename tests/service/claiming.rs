@@ -1,8 +1,6 @@
 //! Who gets which job, in which order, how many, and why none.
 
-use crate::server::{
-    Server, claim, claim_of, error, job, job_of, long, millis, nack, steady, time, unguarded,
-};
+use crate::server::{Server, claim, claim_of, error, job, job_of, long, millis, nack, steady, time, unguarded};
 use redrive::grpc::pb;
 use std::time::Duration;
 
@@ -38,8 +36,7 @@ async fn queues_take_turns() {
 #[tokio::test]
 async fn a_weight_is_how_often_a_turn_comes() {
     let server = filled(&["a", "b"]).await;
-    let request =
-        pb::ClaimRequest { weights: [("a".to_owned(), 3)].into(), ..claim_of(&["a", "b"]) };
+    let request = pb::ClaimRequest { weights: [("a".to_owned(), 3)].into(), ..claim_of(&["a", "b"]) };
     let order = order(&server, request.clone(), 8).await;
     assert_eq!(order.matches('a').count(), 6, "{order}");
     let many = pb::ClaimRequest { max_jobs: 4, ..request };
@@ -117,12 +114,9 @@ async fn a_claim_fits_into_a_reply_whatever_the_jobs_bring_along() {
     let one = Value { kind: Some(Kind::NumberValue(1.0)) };
     let kind = Some(Kind::ListValue(ListValue { values: vec![one; 8_000] }));
     let fields = [("k".to_owned(), Value { kind })].into();
-    let failure =
-        pb::Failure { message: "m".repeat(4_096), details: Some(Struct { fields }), ..error("E") };
+    let failure = pb::Failure { message: "m".repeat(4_096), details: Some(Struct { fields }), ..error("E") };
     for chunk in server.claim(everything.clone()).await.unwrap().jobs.chunks(40) {
-        let nacks = chunk
-            .iter()
-            .map(|job| pb::NackRequest { error: Some(failure.clone()), ..nack(&job.lease, "") });
+        let nacks = chunk.iter().map(|job| pb::NackRequest { error: Some(failure.clone()), ..nack(&job.lease, "") });
         let settle = pb::SettleRequest { nacks: nacks.collect(), ..Default::default() };
         server.settle(settle).await.unwrap();
     }
@@ -139,10 +133,16 @@ async fn a_claim_fits_into_a_reply_whatever_the_jobs_bring_along() {
 #[tokio::test]
 async fn the_same_request_gets_its_jobs_again() {
     let server = filled(&["q"]).await;
-    let request = pb::ClaimRequest { request_id: "r1".into(), max_jobs: 3, ..claim("q") };
+    let request = pb::ClaimRequest { worker_id: "w1".into(), request_id: "r1".into(), max_jobs: 3, ..claim("q") };
     let first = server.claim(request.clone()).await.unwrap().jobs;
     let again = server.claim(request.clone()).await.unwrap().jobs;
     assert_eq!(again, first);
+    let other = pb::ClaimRequest { worker_id: "w2".into(), ..request.clone() };
+    let of_other = server.claim(other).await.unwrap().jobs;
+    assert!(!of_other.iter().any(|job| first.iter().any(|own| own.lease == job.lease)), "it is the other worker's");
+    for job in of_other {
+        server.ack(&job.lease).await.unwrap();
+    }
     server.ack(&first[1].lease).await.unwrap();
     let rest = server.claim(request.clone()).await.unwrap().jobs;
     assert_eq!(rest, [first[0].clone(), first[2].clone()]);
@@ -163,7 +163,7 @@ async fn a_claim_that_gets_nothing_says_why_for_each_queue() {
     server.enqueue(job("empty")).await.unwrap();
     let lease = server.take("empty").await.lease;
     server.ack(&lease).await.unwrap();
-    let reply = server.claim(claim_of(&["later", "empty", "nobody"])).await.unwrap();
+    let reply = server.claim(claim_of(&["later", "empty", "missing"])).await.unwrap();
     let mut idle: Vec<_> = reply
         .idle
         .iter()
@@ -175,11 +175,11 @@ async fn a_claim_that_gets_nothing_says_why_for_each_queue() {
         [
             ("empty", pb::IdleReason::Empty, None),
             ("later", pb::IdleReason::NotDue, Some(2_500)),
-            ("nobody", pb::IdleReason::NoSuchQueue, None),
+            ("missing", pb::IdleReason::NoSuchQueue, None),
         ]
     );
     assert!(reply.server_time.is_some());
-    server.broker.drain();
+    server.service.drain();
     let reply = server.claim(claim("later")).await.unwrap();
     assert_eq!(reply.idle[0].reason(), pb::IdleReason::Draining);
 }
@@ -191,7 +191,7 @@ async fn an_early_worker_waits_for_a_queue_that_is_not_there_yet() {
     let waiting = pb::ClaimRequest { wait: time(20, 0), ..claim("soon") };
     let mut queue = server.queue();
     let worker = tokio::spawn(async move { queue.claim(waiting).await });
-    server.broker.store().looked(1).await;
+    server.service.queues().host().looked(1).await;
     assert!(server.list_queues().await.is_empty());
     server.enqueue(job_of("soon", "first")).await.unwrap();
     let reply = worker.await.unwrap().unwrap().into_inner();

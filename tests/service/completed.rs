@@ -1,11 +1,9 @@
 //! Jobs that are done, where their queue keeps them: what can be seen of them, and for how long.
 
-use crate::{
-    scene::{KEPT, Scene, assert_refused},
-    server::{Server, Setup, at, claim, extend, inner, job, job_of, nack, text},
-    stats::assert_balanced,
-};
-use redrive::{domain::settings::QueueSettings, grpc::pb};
+use crate::scene::{KEPT, Scene, assert_refused};
+use crate::server::{Server, Setup, at, claim, extend, inner, job, job_of, nack, text};
+use crate::stats::assert_balanced;
+use redrive::{domain::QueueSettings, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
 
@@ -34,10 +32,7 @@ async fn a_job_that_is_done_shows_its_result_and_how_it_came_to_it() {
     server.pass(Duration::from_secs(1)).await;
 
     let info = server.get_job("x").await.unwrap();
-    assert_eq!(
-        (info.state(), info.waiting_because.as_str()),
-        (pb::JobState::Completed, "it is done")
-    );
+    assert_eq!((info.state(), info.waiting_because.as_str()), (pb::JobState::Completed, "it is done"));
     assert_eq!(info.result, result);
     assert_eq!(info.attempts.len(), 1);
     let attempt = &info.attempts[0];
@@ -66,8 +61,7 @@ async fn a_job_that_is_done_shows_its_result_and_how_it_came_to_it() {
 async fn settling_it_once_more_changes_nothing() {
     let scene = Scene::set().await;
     let server = &scene.server;
-    let ack =
-        pb::AckRequest { lease: scene.lease.clone(), note: "first".into(), result: "first".into() };
+    let ack = pb::AckRequest { lease: scene.lease.clone(), note: "first".into(), result: "first".into() };
     server.queue().ack(ack.clone()).await.unwrap();
     let before = server.get_job("running").await.unwrap();
     let again = pb::AckRequest { note: "second".into(), result: "second".into(), ..ack };

@@ -3,10 +3,8 @@
 use crate::server::{Server, Setup, job};
 use redrive::grpc::ServerFacts;
 use std::time::Duration;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn connections_beyond_the_bound_wait_for_a_place() {
@@ -15,7 +13,7 @@ async fn connections_beyond_the_bound_wait_for_a_place() {
     let mut second = TcpStream::connect(server.address).await.unwrap();
     // That nothing comes for a while is what is tested.
     let greeting = tokio::time::timeout(Duration::from_millis(300), second.read_u8()).await;
-    assert!(greeting.is_err(), "somebody greeted it");
+    assert!(greeting.is_err(), "the server greeted it");
     server.enqueue(job("q")).await.unwrap();
 }
 

@@ -2,13 +2,8 @@
 
 use crate::server::{Server, Setup, at, claim, error, job_of, long, millis, nack, steady};
 use prost_types::{Struct, Value, value::Kind};
-use redrive::{
-    domain::{
-        limits::Limits,
-        settings::{DeadLetterSettings, QueueSettings},
-    },
-    grpc::pb,
-};
+use redrive::domain::{DeadLetterSettings, Limits, QueueSettings};
+use redrive::grpc::pb;
 use std::time::Duration;
 
 fn list(queue: &str) -> pb::ListDeadLettersRequest {
@@ -45,6 +40,8 @@ async fn failed_four_times(server: &Server) {
     for attempt in 1..=4 {
         let request = pb::ClaimRequest { worker_id: format!("w{attempt}"), ..claim("q") };
         let job = server.take_by(request).await;
+        let brief = |failure| pb::Failure { stack_trace: String::new(), response_body: String::new(), ..failure };
+        assert_eq!(job.last_failure, (attempt > 1).then(|| brief(whole_failure(attempt - 1))));
         server.pass(Duration::from_millis(100)).await;
         let request = pb::NackRequest {
             error: Some(whole_failure(attempt)),
@@ -125,7 +122,7 @@ async fn a_fingerprint_is_the_same_for_the_same_way_to_die() {
         ("c", timeout("disk full")),
         ("d", pb::Failure { r#type: "Other".into(), ..timeout("order 17 took 30s") }),
     ] {
-        server.bury("q", id, failure).await;
+        server.dead_letter("q", id, failure).await;
     }
     let letters = server.list_dead(list("q")).await.unwrap().dead_letters;
     let prints: Vec<_> = letters.iter().map(|letter| letter.fingerprint.as_str()).collect();
@@ -152,7 +149,7 @@ async fn pages(server: &Server, request: pb::ListDeadLettersRequest) -> Vec<Vec<
 async fn pages_are_stable_while_more_die_and_some_leave() {
     let server = Server::start().await;
     for id in ["a", "b", "c", "d", "e"] {
-        server.bury("q", id, error("E")).await;
+        server.dead_letter("q", id, error("E")).await;
     }
     let by_two = pb::ListDeadLettersRequest { page_size: 2, ..list("q") };
     let walked = pages(&server, by_two.clone()).await;
@@ -161,12 +158,8 @@ async fn pages_are_stable_while_more_die_and_some_leave() {
 
     let first = server.list_dead(by_two.clone()).await.unwrap();
     assert_eq!((first.dead_letters.len(), first.total_count), (2, 5));
-    server.bury("q", "f", error("E")).await;
-    let requeue = pb::RequeueRequest {
-        queue: "q".into(),
-        job_ids: vec!["a".into(), "c".into()],
-        ..Default::default()
-    };
+    server.dead_letter("q", "f", error("E")).await;
+    let requeue = pb::RequeueRequest { queue: "q".into(), job_ids: vec!["a".into(), "c".into()], ..Default::default() };
     server.requeue(requeue).await.unwrap();
     let rest = pb::ListDeadLettersRequest { page_token: first.next_page_token, ..by_two };
     assert_eq!(pages(&server, rest).await.concat(), ["d", "e", "f"]);
@@ -175,7 +168,7 @@ async fn pages_are_stable_while_more_die_and_some_leave() {
 #[tokio::test]
 async fn listing_by_any_name_removes_nothing() {
     let server = Server::start().await;
-    server.bury("q", "a", error("E")).await;
+    server.dead_letter("q", "a", error("E")).await;
     for _ in 0..2 {
         assert_eq!(server.list_dead(list("q")).await.unwrap().dead_letters.len(), 1);
         assert_eq!(server.list_dead(list("dlq:q")).await.unwrap().dead_letters.len(), 1);
@@ -191,9 +184,13 @@ async fn pages_have_a_hundred_by_default_and_at_most_a_thousand() {
         let jobs = vec![crate::server::job("q"); count];
         server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
         let request = pb::ClaimRequest { max_jobs: 5_000, ..claim("q") };
-        let nacks = server.claim(request).await.unwrap().jobs.into_iter().map(|job| {
-            pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&job.lease, "E") }
-        });
+        let nacks = server
+            .claim(request)
+            .await
+            .unwrap()
+            .jobs
+            .into_iter()
+            .map(|job| pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&job.lease, "E") });
         let settle = pb::SettleRequest { nacks: nacks.collect(), ..Default::default() };
         assert_eq!(settle.nacks.len(), count);
         server.settle(settle).await.unwrap();
@@ -216,10 +213,8 @@ async fn a_page_of_large_dead_letters_is_short() {
         let body = crate::server::text(&"x".repeat(40_000));
         let request = pb::EnqueueRequest { body, ..job_of("q", id) };
         server.enqueue(request).await.unwrap();
-        let request = pb::NackRequest {
-            kind: pb::NackKind::Permanent.into(),
-            ..nack(&server.take("q").await.lease, "E")
-        };
+        let request =
+            pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&server.take("q").await.lease, "E") };
         server.nack(request).await.unwrap();
     }
     let page = server.list_dead(full("q")).await.unwrap();
@@ -233,7 +228,7 @@ async fn what_finds_the_dead_letters_full_is_marked_and_kept() {
     let defaults = QueueSettings { dead_letters, ..steady(Duration::from_secs(1)) };
     let server = Server::with(Setup { defaults, ..Setup::default() }).await;
     for id in ["a", "b", "c"] {
-        server.bury("q", id, error("E")).await;
+        server.dead_letter("q", id, error("E")).await;
     }
     let queue = server.list_queues().await.remove(0);
     assert_eq!((queue.dead, queue.overflow), (3, 1));

@@ -1,18 +1,8 @@
 //! The life of a job that fails, and who decides about it.
 
-use crate::server::{
-    Server, Setup, at, claim, error, inner, job, job_of, long, millis, nack, steady, time,
-    unguarded,
-};
-use redrive::{
-    domain::{
-        glob::Glob,
-        policy::{PolicyOverride, RetryPolicy},
-        rules::{ErrorRule, Matcher, StatusPattern, Then},
-        settings::QueueSettings,
-    },
-    grpc::pb,
-};
+use crate::server::{Server, Setup, at, claim, error, inner, job, job_of, long, millis, nack, steady, time, unguarded};
+use redrive::domain::{ErrorRule, Glob, Matcher, PolicyOverride, QueueSettings, RetryPolicy, StatusPattern, Then};
+use redrive::grpc::pb;
 use std::time::Duration;
 
 fn exponential() -> pb::RetryPolicy {
@@ -68,13 +58,7 @@ async fn a_job_that_always_fails_is_tried_four_times_and_dies() {
 async fn the_delays_chosen_are_those_that_explain_policy_shows() {
     use pb::{BackoffStrategy as Strategy, Jitter};
     let server = Server::with(unguarded(Default::default())).await;
-    let strategies = [
-        Strategy::Exponential,
-        Strategy::Linear,
-        Strategy::Fixed,
-        Strategy::Fibonacci,
-        Strategy::List,
-    ];
+    let strategies = [Strategy::Exponential, Strategy::Linear, Strategy::Fixed, Strategy::Fibonacci, Strategy::List];
     let jitters = [
         Jitter::None,
         Jitter::Proportional,
@@ -164,12 +148,8 @@ async fn a_preset_sets_every_field() {
 
 fn ruled() -> QueueSettings {
     let on_type = |glob: &str| Matcher { error_type: Some(Glob::new(glob)), ..Matcher::default() };
-    let on_status = |status| Matcher {
-        http_status: Some(StatusPattern::parse(status).unwrap()),
-        ..Matcher::default()
-    };
-    let on_message =
-        |part: &str| Matcher { message_contains: Some(part.into()), ..Matcher::default() };
+    let on_status = |status| Matcher { http_status: Some(StatusPattern::parse(status).unwrap()), ..Matcher::default() };
+    let on_message = |part: &str| Matcher { message_contains: Some(part.into()), ..Matcher::default() };
     let slow = PolicyOverride {
         base_delay: Some(Duration::from_secs(600)),
         max_delay: Some(Duration::from_secs(3_600)),
@@ -223,10 +203,9 @@ async fn the_first_error_rule_that_fits_decides() {
 #[tokio::test]
 async fn a_worker_that_says_permanent_or_release_is_not_overruled() {
     let server = Server::with(Setup { defaults: ruled(), ..Setup::default() }).await;
-    for (kind, outcome) in [
-        (pb::NackKind::Permanent, pb::NackOutcome::DeadLettered),
-        (pb::NackKind::Release, pb::NackOutcome::Released),
-    ] {
+    for (kind, outcome) in
+        [(pb::NackKind::Permanent, pb::NackOutcome::DeadLettered), (pb::NackKind::Release, pb::NackOutcome::Released)]
+    {
         server.enqueue(job("q")).await.unwrap();
         let lease = server.take("q").await.lease;
         let request = pb::NackRequest { kind: kind.into(), ..nack(&lease, "SlowDown") };
@@ -239,14 +218,9 @@ async fn a_worker_that_says_permanent_or_release_is_not_overruled() {
 async fn explain_policy_applies_the_rules_of_a_queue() {
     let server = Server::with(Setup { defaults: ruled(), ..Setup::default() }).await;
     server.enqueue(job("q")).await.unwrap();
-    for (error_type, rows, first) in
-        [("", 3, 10_000), ("SlowDown", 3, 600_000), ("SyntaxError", 0, 0)]
-    {
-        let request = pb::ExplainPolicyRequest {
-            queue: "q".into(),
-            error_type: error_type.into(),
-            ..Default::default()
-        };
+    for (error_type, rows, first) in [("", 3, 10_000), ("SlowDown", 3, 600_000), ("SyntaxError", 0, 0)] {
+        let request =
+            pb::ExplainPolicyRequest { queue: "q".into(), error_type: error_type.into(), ..Default::default() };
         let explained = inner(server.admin().explain_policy(request).await).unwrap();
         assert_eq!(explained.rows.len(), rows, "{error_type}");
         assert!(explained.rows.first().is_none_or(|row| long(row.delay) == first));
@@ -255,20 +229,23 @@ async fn explain_policy_applies_the_rules_of_a_queue() {
 
 #[tokio::test]
 async fn an_upstreams_retry_after_is_kept_to_and_spread() {
-    let defaults = QueueSettings {
-        max_retry_after: Duration::from_secs(100),
-        ..steady(Duration::from_secs(10))
-    };
+    let defaults = QueueSettings { max_retry_after: Duration::from_secs(100), ..steady(Duration::from_secs(10)) };
     let server = Server::with(Setup { defaults, ..Setup::default() }).await;
-    for (asked, least, most) in
-        [(5, 10_000, 10_000), (50, 50_000, 55_000), (5_000, 100_000, 110_000)]
-    {
+    for (asked, least, most) in [(5, 10_000, 10_000), (50, 50_000, 55_000), (5_000, 100_000, 110_000)] {
         server.enqueue(pb::EnqueueRequest { priority: 9, ..job("q") }).await.unwrap();
         let lease = server.take("q").await.lease;
-        let request = pb::NackRequest { retry_after: time(asked, 0), ..nack(&lease, "E") };
+        let kind = pb::NackKind::Retry.into();
+        let request = pb::NackRequest { retry_after: time(asked, 0), kind, ..nack(&lease, "E") };
         let delay = long(server.nack(request).await.unwrap().delay);
         assert!((least..=most).contains(&delay), "{asked}: {delay}");
     }
+    server.enqueue(pb::EnqueueRequest { priority: 9, ..job("q") }).await.unwrap();
+    let reply = server.claim(claim("q")).await.unwrap();
+    let kind = pb::NackKind::Release.into();
+    let request = pb::NackRequest { retry_after: time(50, 0), kind, ..nack(&reply.jobs[0].lease, "") };
+    let released = server.nack(request).await.unwrap();
+    assert_eq!((released.outcome(), released.dead_reason), (pb::NackOutcome::Released, 0));
+    assert!(at(released.retry_at) >= at(reply.server_time) + 50_000);
 }
 
 #[tokio::test]

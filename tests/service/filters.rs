@@ -1,7 +1,8 @@
 //! Dead letters found by what they died of, over the wire.
 
 use crate::server::{Server, Setup, error, job_of, nack, steady};
-use redrive::{domain::limits::Limits, grpc::pb};
+use prost_types::Timestamp;
+use redrive::{domain::Limits, grpc::pb};
 use std::time::Duration;
 
 fn list(filter: pb::DeadLetterFilter) -> pb::ListDeadLettersRequest {
@@ -18,6 +19,14 @@ fn ids(page: &pb::ListDeadLettersResponse) -> String {
     jobs.map(|job| job.job_id.as_str()).collect::<Vec<_>>().join(" ")
 }
 
+/// Jobs here die on the second.
+fn nanos_from(time: Option<Timestamp>, nanos: i32) -> Option<Timestamp> {
+    time.map(|Timestamp { seconds, .. }| match nanos {
+        0.. => Timestamp { seconds, nanos },
+        _ => Timestamp { seconds: seconds - 1, nanos: 1_000_000_000 + nanos },
+    })
+}
+
 async fn find(server: &Server, filter: pb::DeadLetterFilter) -> String {
     ids(&server.list_dead(list(filter)).await.unwrap())
 }
@@ -31,11 +40,11 @@ async fn three_deaths(limits: Limits) -> Server {
         http_status: 504,
         ..error("TimeoutError")
     };
-    server.bury("q", "slow-1", slow("host-1")).await;
+    server.dead_letter("q", "slow-1", slow("host-1")).await;
     server.pass(Duration::from_secs(1)).await;
-    server.bury("q", "slow-2", slow("host-2")).await;
+    server.dead_letter("q", "slow-2", slow("host-2")).await;
     server.pass(Duration::from_secs(1)).await;
-    server.bury("q", "refused", error("Refused")).await;
+    server.dead_letter("q", "refused", error("Refused")).await;
     server
 }
 
@@ -51,18 +60,15 @@ async fn dead_letters_are_found_by_each_field() {
         (of_type("timeout*"), ""),
         (pb::DeadLetterFilter { r#type: "?".into(), ..any() }, "slow-1 slow-2 refused"),
         (pb::DeadLetterFilter { r#type: "other".into(), ..any() }, ""),
-        (
-            pb::DeadLetterFilter { reason: pb::DeadReason::NonRetryable.into(), ..any() },
-            "slow-1 slow-2 refused",
-        ),
+        (pb::DeadLetterFilter { reason: pb::DeadReason::NonRetryable.into(), ..any() }, "slow-1 slow-2 refused"),
         (pb::DeadLetterFilter { reason: pb::DeadReason::Exhausted.into(), ..any() }, ""),
-        (
-            pb::DeadLetterFilter { message_contains: "NO answer FROM".into(), ..any() },
-            "slow-1 slow-2",
-        ),
+        (pb::DeadLetterFilter { message_contains: "NO answer FROM".into(), ..any() }, "slow-1 slow-2"),
         (pb::DeadLetterFilter { http_status: 504, ..any() }, "slow-1 slow-2"),
         (pb::DeadLetterFilter { died_after: died_at, ..any() }, "refused"),
         (pb::DeadLetterFilter { died_before: died_at, ..any() }, "slow-1"),
+        // Between two milliseconds nothing is left out.
+        (pb::DeadLetterFilter { died_after: nanos_from(everything[2].died_at, -1), ..any() }, "refused"),
+        (pb::DeadLetterFilter { died_before: nanos_from(died_at, 1), ..any() }, "slow-1 slow-2"),
         (pb::DeadLetterFilter { fingerprint, ..any() }, "slow-1 slow-2"),
         (pb::DeadLetterFilter { died_before: died_at, ..of_type("Refused") }, ""),
     ] {
@@ -76,8 +82,7 @@ async fn a_page_may_be_empty_and_still_have_a_next() {
     let first = server.list_dead(list(of_type("Refused"))).await.unwrap();
     assert_eq!((ids(&first).as_str(), first.total_count), ("", 3));
     let page_token = first.next_page_token;
-    let go_on =
-        pb::ListDeadLettersRequest { page_token: page_token.clone(), ..list(of_type("Refused")) };
+    let go_on = pb::ListDeadLettersRequest { page_token: page_token.clone(), ..list(of_type("Refused")) };
     let second = server.list_dead(go_on).await.unwrap();
     assert_eq!((ids(&second).as_str(), second.next_page_token.as_str()), ("refused", ""));
     // The token is this filter's own.
@@ -92,12 +97,8 @@ async fn a_page_may_be_empty_and_still_have_a_next() {
 #[tokio::test]
 async fn after_the_fix_only_what_it_mends_goes_back() {
     let server = three_deaths(Limits::default()).await;
-    let one = pb::RequeueRequest {
-        queue: "q".into(),
-        filter: Some(of_type("Timeout*")),
-        limit: 1,
-        ..Default::default()
-    };
+    let one =
+        pb::RequeueRequest { queue: "q".into(), filter: Some(of_type("Timeout*")), limit: 1, ..Default::default() };
     let dry = pb::RequeueRequest { dry_run: true, limit: 0, ..one.clone() };
     assert_eq!(server.requeue(dry).await.unwrap().job_ids, ["slow-1", "slow-2"]);
     let first = server.requeue(one.clone()).await.unwrap();

@@ -1,10 +1,8 @@
 //! The same job twice is one job; two jobs under one name are a conflict.
 
-use crate::{
-    scene::assert_refused,
-    server::{Server, Setup, error, job, job_of, nack, steady, text},
-};
-use redrive::{domain::settings::QueueSettings, grpc::pb};
+use crate::scene::assert_refused;
+use crate::server::{Server, Setup, error, job, job_of, nack, steady, text};
+use redrive::{domain::QueueSettings, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
 
@@ -31,11 +29,8 @@ async fn the_same_key_or_id_adds_the_job_once() {
 async fn what_does_not_make_a_job_another_one_may_differ() {
     let server = Server::start().await;
     server.enqueue(keyed("k", "a")).await.unwrap();
-    let differs = pb::EnqueueRequest {
-        priority: 9,
-        headers: [("tenant".to_owned(), "7".to_owned())].into(),
-        ..keyed("k", "a")
-    };
+    let differs =
+        pb::EnqueueRequest { priority: 9, headers: [("tenant".to_owned(), "7".to_owned())].into(), ..keyed("k", "a") };
     assert!(server.enqueue(differs).await.unwrap().deduplicated);
 }
 
@@ -60,10 +55,7 @@ async fn another_job_under_the_same_name_is_a_conflict() {
         (with("own", "k2", "t", "a"), "job_id"),
         // The same bytes as data are another body.
         (
-            pb::EnqueueRequest {
-                body: Some(pb::enqueue_request::Body::Data("a".into())),
-                ..with("own", "", "t", "")
-            },
+            pb::EnqueueRequest { body: Some(pb::enqueue_request::Body::Data("a".into())), ..with("own", "", "t", "") },
             "job_id",
         ),
     ] {

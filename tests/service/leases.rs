@@ -1,9 +1,7 @@
 //! The fence: who may settle a job, and for how long.
 
-use crate::{
-    scene::assert_refused,
-    server::{Server, at, claim, extend, job, job_of, nack, time},
-};
+use crate::scene::assert_refused;
+use crate::server::{Server, at, claim, extend, job, job_of, nack, time};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -73,8 +71,7 @@ async fn an_ack_of_a_job_that_is_gone_is_fine_and_says_so() {
 async fn an_expired_lease_is_lost_and_the_attempt_failed() {
     let server = Server::start().await;
     server.enqueue(job_of("q", "slow")).await.unwrap();
-    let request =
-        pb::ClaimRequest { lease_duration: time(5, 0), worker_id: "snail".into(), ..claim("q") };
+    let request = pb::ClaimRequest { lease_duration: time(5, 0), worker_id: "snail".into(), ..claim("q") };
     let lease = server.take_by(request).await.lease;
     server.pass(Duration::from_millis(4_999)).await;
     assert_eq!(server.get_job("slow").await.unwrap().state(), pb::JobState::Leased);

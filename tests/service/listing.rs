@@ -1,11 +1,9 @@
 //! ListJobs: the jobs of a queue, a page at a time.
 
-use crate::{
-    scene::{Scene, assert_refused},
-    server::{Server, Setup, claim, inner, job, job_of, nack, steady, text},
-};
+use crate::scene::{Scene, assert_refused};
+use crate::server::{Server, Setup, claim, inner, job, job_of, nack, steady, text};
 use prost::Message;
-use redrive::{domain::limits::Limits, grpc::pb};
+use redrive::{domain::Limits, grpc::pb};
 use std::time::Duration;
 use tonic::{Code, Status};
 
@@ -13,10 +11,7 @@ fn of(queue: &str) -> pb::ListJobsRequest {
     pb::ListJobsRequest { queue: queue.into(), ..Default::default() }
 }
 
-async fn list(
-    server: &Server,
-    request: pb::ListJobsRequest,
-) -> Result<pb::ListJobsResponse, Status> {
+async fn list(server: &Server, request: pb::ListJobsRequest) -> Result<pb::ListJobsResponse, Status> {
     inner(server.admin().list_jobs(request).await)
 }
 
@@ -49,8 +44,7 @@ async fn all_jobs_are_listed_state_by_state() {
         (pb::JobState::Dead, "dead"),
         (pb::JobState::Completed, "done"),
     ] {
-        let mut page =
-            list(server, pb::ListJobsRequest { state: state.into(), ..of("q") }).await.unwrap();
+        let mut page = list(server, pb::ListJobsRequest { state: state.into(), ..of("q") }).await.unwrap();
         assert_eq!(page.jobs.len(), 1, "{id}");
         let info = page.jobs.remove(0);
         assert_eq!((info.state(), info.job.as_ref().unwrap().job_id.as_str()), (state, id));
@@ -169,9 +163,9 @@ async fn a_configured_queue_has_an_empty_list_before_its_first_job() {
     let queues = vec![("payments", steady(Duration::ZERO))];
     let server = Server::with(Setup { queues, ..Setup::default() }).await;
     assert_eq!(list(&server, of("payments")).await.unwrap(), Default::default());
-    let refused = list(&server, of("nobody")).await.unwrap_err();
+    let refused = list(&server, of("missing")).await.unwrap_err();
     assert_refused(&refused, Code::NotFound, "QUEUE_NOT_FOUND", &[]);
-    let idle = server.claim(claim("nobody")).await.unwrap().idle;
+    let idle = server.claim(claim("missing")).await.unwrap().idle;
     assert_eq!(idle[0].reason(), pb::IdleReason::NoSuchQueue, "asking makes no queue");
 }
 
@@ -197,14 +191,15 @@ async fn bad_lists_are_refused_field_by_field() {
         (with_token("rubbish", of("q")), &["page_token"]),
         (with_token(&token[1..], of("q")), &["page_token"]),
         (with_token(&foreign, of("q")), &["page_token"]),
-        (
-            with_token(&token, pb::ListJobsRequest { r#type: "t".into(), ..of("q") }),
-            &["page_token"],
-        ),
+        (with_token(&token, pb::ListJobsRequest { r#type: "t".into(), ..of("q") }), &["page_token"]),
+        (with_token(&token, pb::ListJobsRequest { state: pb::JobState::Ready.into(), ..of("q") }), &["page_token"]),
         (with_token(&token, of("other")), &["page_token"]),
     ] {
         scene.refuses_fields(list(server, request), fields).await;
     }
-    assert_eq!(list(server, with_token(&token, of("q"))).await.unwrap().jobs.len(), 4);
+    let full = pb::ListJobsRequest { view: pb::View::Full.into(), ..of("q") };
+    for same in [of("q"), full] {
+        assert_eq!(list(server, with_token(&token, same)).await.unwrap().jobs.len(), 4);
+    }
     scene.still_works().await;
 }

@@ -1,9 +1,7 @@
 //! What operators see: jobs, queues, the server itself.
 
-use crate::{
-    scene::{Scene, assert_refused},
-    server::{Server, Setup, claim, inner, job, job_of, nack, steady},
-};
+use crate::scene::{Scene, assert_refused};
+use crate::server::{Server, Setup, claim, inner, job, job_of, nack, steady};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -31,10 +29,7 @@ async fn a_job_that_is_not_running_says_why() {
     }
     let running = server.get_job("running").await.unwrap();
     assert_eq!(running.state(), pb::JobState::Leased);
-    assert_eq!(
-        running.waiting_because,
-        "it is leased to a worker without a name until 2027-01-15T08:00:30Z"
-    );
+    assert_eq!(running.waiting_because, "it is leased to a worker without a name until 2027-01-15T08:00:30Z");
 }
 
 #[tokio::test]
@@ -67,8 +62,7 @@ async fn an_id_in_two_queues_needs_its_queue() {
 #[tokio::test]
 async fn a_job_is_shown_as_it_was_enqueued() {
     let server = Server::start().await;
-    let request =
-        pb::EnqueueRequest { idempotency_key: "k".into(), priority: -3, ..job_of("q", "x") };
+    let request = pb::EnqueueRequest { idempotency_key: "k".into(), priority: -3, ..job_of("q", "x") };
     server.enqueue(request).await.unwrap();
     let info = server.get_job("x").await.unwrap();
     assert_eq!((info.idempotency_key.as_str(), info.retry_policy), ("k", None));

@@ -1,7 +1,7 @@
 //! Ten minutes without what the workers call: the reason why redrive has breakers.
 
 use crate::server::{Server, Setup, ack, claim, nack};
-use redrive::{domain::settings::QueueSettings, grpc::pb};
+use redrive::{domain::QueueSettings, grpc::pb};
 use std::time::Duration;
 
 const JOBS: usize = 1_000;
@@ -53,9 +53,7 @@ async fn live_through(breaker: bool) -> Tale {
         tale.done += u32::try_from(settle.acks.len()).unwrap();
         tale.failures += failed;
         for nack in server.settle(settle).await.unwrap().nacks {
-            let Some(pb::nack_result::Outcome::Ok(answer)) = nack.outcome else {
-                panic!("every lease is out")
-            };
+            let Some(pb::nack_result::Outcome::Ok(answer)) = nack.outcome else { panic!("every lease is out") };
             tale.counted += u32::from(answer.attempt_counted);
             tale.dead += u32::from(answer.outcome() == pb::NackOutcome::DeadLettered);
         }
@@ -68,7 +66,7 @@ async fn live_through(breaker: bool) -> Tale {
     assert_eq!(dead, u64::from(tale.dead));
     let request = pb::ListJobsRequest { queue: "q".into(), ..Default::default() };
     let left = crate::server::inner(server.admin().list_jobs(request).await).unwrap();
-    assert_eq!(left.jobs.len().min(100), (tale.dead as usize).min(100), "nobody is forgotten");
+    assert_eq!(left.jobs.len().min(100), (tale.dead as usize).min(100), "no job is forgotten");
     tale.probes = server.breaker("queue:q").await.unwrap().trips.saturating_sub(1);
     tale
 }

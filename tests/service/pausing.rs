@@ -1,9 +1,7 @@
 //! PauseQueue and ResumeQueue.
 
-use crate::{
-    scene::Scene,
-    server::{Server, Setup, at, claim, claim_of, inner, job, job_of, long, steady, time},
-};
+use crate::scene::Scene;
+use crate::server::{Server, Setup, at, claim, claim_of, inner, job, job_of, long, steady, time};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -73,21 +71,19 @@ async fn other_queues_go_on() {
     let both = claim_of(&["paused", "open"]);
     assert_eq!(server.take_by(both.clone()).await.job_id, "y");
     let reply = server.claim(both).await.unwrap();
-    let mut reasons: Vec<_> =
-        reply.idle.iter().map(|idle| (idle.queue.as_str(), idle.reason())).collect();
+    let mut reasons: Vec<_> = reply.idle.iter().map(|idle| (idle.queue.as_str(), idle.reason())).collect();
     reasons.sort_by_key(|(queue, _)| *queue);
     assert_eq!(reasons, [("open", pb::IdleReason::Empty), ("paused", pb::IdleReason::Paused)]);
 }
 
-/// Nothing is left to chance: whoever was woken in vain would have looked once more.
+/// Deterministic: a waiter that was woken in vain would have looked once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_worker_sleeps_through_the_pause_and_is_woken_by_its_end() {
     let server = Server::with(Setup { real_time: true, ..Setup::default() }).await;
     server.enqueue(job_of("q", "first")).await.unwrap();
     let resumed_by_hand = pb::PauseQueueRequest { queue: "q".into(), ..Default::default() };
-    let resumed_by_time =
-        pb::PauseQueueRequest { duration: time(0, 300_000_000), ..resumed_by_hand.clone() };
-    let store = server.broker.store();
+    let resumed_by_time = pb::PauseQueueRequest { duration: time(0, 300_000_000), ..resumed_by_hand.clone() };
+    let store = server.service.queues().host();
     for request in [resumed_by_hand, resumed_by_time] {
         let by_hand = request.duration.is_none();
         pause(&server, request).await.unwrap();
@@ -123,8 +119,8 @@ async fn bad_pauses_are_refused_and_leave_no_mark() {
     let scene = Scene::set().await;
     let server = &scene.server;
     let unknown = (Code::NotFound, "QUEUE_NOT_FOUND");
-    scene.refuses(pause(server, pause_for("nobody", 60)), unknown.0, unknown.1, &[]).await;
-    scene.refuses(resume(server, "nobody"), unknown.0, unknown.1, &[]).await;
+    scene.refuses(pause(server, pause_for("missing", 60)), unknown.0, unknown.1, &[]).await;
+    scene.refuses(resume(server, "missing"), unknown.0, unknown.1, &[]).await;
     scene.refuses_fields(resume(server, ""), &["queue"]).await;
     let minus = pb::PauseQueueRequest { duration: time(-1, 0), ..pause_for("q", 0) };
     for (request, fields) in [
@@ -133,10 +129,7 @@ async fn bad_pauses_are_refused_and_leave_no_mark() {
         (minus, &["duration"]),
         (pause_for("q", 367 * 86_400), &["duration"]),
         (pb::PauseQueueRequest { reason: "x".repeat(1_025), ..pause_for("q", 1) }, &["reason"]),
-        (
-            pb::PauseQueueRequest { reason: "x".repeat(1_025), ..pause_for("a b", 0) },
-            &["queue", "duration", "reason"],
-        ),
+        (pb::PauseQueueRequest { reason: "x".repeat(1_025), ..pause_for("a b", 0) }, &["queue", "duration", "reason"]),
     ] {
         scene.refuses_fields(pause(server, request), fields).await;
     }

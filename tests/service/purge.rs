@@ -15,7 +15,7 @@ fn all(queue: &str) -> pb::PurgeDeadLettersRequest {
 async fn dead(ids: &[&str]) -> Server {
     let server = Server::start().await;
     for id in ids {
-        server.bury("q", id, error("E")).await;
+        server.dead_letter("q", id, error("E")).await;
     }
     server
 }
@@ -30,12 +30,11 @@ async fn left(server: &Server) -> String {
 async fn by_id_those_that_are_dead_go() {
     let server = dead(&["a", "b", "c"]).await;
     server.enqueue(job_of("q", "alive")).await.unwrap();
-    let job_ids = ["c", "nobody", "alive"].map(str::to_owned).into();
-    let request =
-        pb::PurgeDeadLettersRequest { job_ids, reason: "no use".into(), ..purge("dlq:q") };
+    let job_ids = ["c", "missing", "alive"].map(str::to_owned).into();
+    let request = pb::PurgeDeadLettersRequest { job_ids, reason: "no use".into(), ..purge("dlq:q") };
     let reply = server.purge(request.clone()).await.unwrap();
     let skipped: Vec<_> = reply.skipped.iter().map(|job| job.job_id.as_str()).collect();
-    assert_eq!((reply.purged, skipped), (1, vec!["nobody", "alive"]));
+    assert_eq!((reply.purged, skipped), (1, vec!["missing", "alive"]));
     assert!(reply.skipped.iter().all(|job| job.reason == "JOB_NOT_FOUND"));
     assert!(!reply.has_more && reply.cutoff.is_empty());
     assert_eq!(left(&server).await, "ab");
@@ -60,7 +59,7 @@ async fn going_on_with_the_cutoff_leaves_the_new_alone() {
     let two = pb::PurgeDeadLettersRequest { limit: 2, ..all("q") };
     let first = server.purge(two.clone()).await.unwrap();
     assert_eq!((first.purged, first.has_more), (2, true));
-    server.bury("q", "new", error("E")).await;
+    server.dead_letter("q", "new", error("E")).await;
     let go_on = pb::PurgeDeadLettersRequest { cutoff: first.cutoff, ..two };
     let second = server.purge(go_on).await.unwrap();
     assert_eq!((second.purged, second.has_more), (1, false));
@@ -70,7 +69,7 @@ async fn going_on_with_the_cutoff_leaves_the_new_alone() {
 #[tokio::test]
 async fn the_oldest_and_what_a_filter_finds_can_go() {
     let server = dead(&["a", "b"]).await;
-    server.bury("q", "c", error("Timeout")).await;
+    server.dead_letter("q", "c", error("Timeout")).await;
     let filter = Some(pb::DeadLetterFilter { error_type: "Time*".into(), ..Default::default() });
     let found = pb::PurgeDeadLettersRequest { filter, ..purge("q") };
     let dry = pb::PurgeDeadLettersRequest { dry_run: true, ..found.clone() };
@@ -89,12 +88,7 @@ async fn a_call_that_comes_again_gets_its_first_answer() {
     let one = pb::PurgeDeadLettersRequest { oldest: 1, request_id: "p".into(), ..purge("q") };
     let first = server.purge(one.clone()).await.unwrap();
     assert_eq!(server.purge(one.clone()).await.unwrap(), first);
-    let back = pb::RequeueRequest {
-        queue: "q".into(),
-        oldest: 1,
-        request_id: "r".into(),
-        ..Default::default()
-    };
+    let back = pb::RequeueRequest { queue: "q".into(), oldest: 1, request_id: "r".into(), ..Default::default() };
     let requeued = server.requeue(back.clone()).await.unwrap();
     assert_eq!(requeued.job_ids, ["b"]);
     assert_eq!(server.requeue(back.clone()).await.unwrap(), requeued);

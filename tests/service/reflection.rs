@@ -7,10 +7,10 @@ use std::collections::HashSet;
 
 macro_rules! services {
     ($server:expr, $version:ident) => {{
-        use tonic_reflection::pb::$version::{
-            ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
-            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
-        };
+        use tonic_reflection::pb::$version::ServerReflectionRequest;
+        use tonic_reflection::pb::$version::server_reflection_client::ServerReflectionClient;
+        use tonic_reflection::pb::$version::server_reflection_request::MessageRequest;
+        use tonic_reflection::pb::$version::server_reflection_response::MessageResponse;
         let request = ServerReflectionRequest {
             host: String::new(),
             message_request: Some(MessageRequest::ListServices(String::new())),
@@ -34,9 +34,7 @@ macro_rules! services {
 async fn both_versions_of_reflection_list_the_services() {
     let server = Server::start().await;
     for listed in [services!(server, v1), services!(server, v1alpha)] {
-        for service in
-            ["redrive.v1.QueueService", "redrive.v1.AdminService", "grpc.health.v1.Health"]
-        {
+        for service in ["redrive.v1.QueueService", "redrive.v1.AdminService", "grpc.health.v1.Health"] {
             assert!(listed.iter().any(|name| name == service), "{service}: {listed:?}");
         }
     }
@@ -44,12 +42,11 @@ async fn both_versions_of_reflection_list_the_services() {
 
 #[tokio::test]
 async fn health_is_told_for_every_service() {
-    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    use tonic_health::{pb::HealthCheckRequest, pb::health_client::HealthClient};
     let server = Server::start().await;
     for service in ["", "redrive.v1.QueueService", "redrive.v1.AdminService"] {
         let request = HealthCheckRequest { service: service.into() };
-        let mut watched =
-            HealthClient::new(server.channel.clone()).watch(request).await.unwrap().into_inner();
+        let mut watched = HealthClient::new(server.channel.clone()).watch(request).await.unwrap().into_inner();
         // The first answer may come before the first look at the store.
         while watched.message().await.unwrap().expect("health is told").status != 1 {}
     }
@@ -77,8 +74,7 @@ fn everything_in_the_contract_has_a_comment() {
 fn commented(file: &FileDescriptorProto) -> HashSet<&[i32]> {
     let info = file.source_code_info.as_ref().expect("the comments are served");
     let told = info.location.iter().filter(|location| {
-        !location.leading_comments().trim().is_empty()
-            || !location.trailing_comments().trim().is_empty()
+        !location.leading_comments().trim().is_empty() || !location.trailing_comments().trim().is_empty()
     });
     told.map(|location| location.path.as_slice()).collect()
 }

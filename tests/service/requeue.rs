@@ -1,7 +1,7 @@
 //! Dead letters on their way back to work.
 
 use crate::server::{Server, Setup, claim, error, job, job_of, nack, text, time};
-use redrive::{domain::limits::Limits, grpc::pb};
+use redrive::{domain::Limits, grpc::pb};
 use std::time::Duration;
 
 fn requeue(queue: &str) -> pb::RequeueRequest {
@@ -16,7 +16,7 @@ fn all(queue: &str) -> pb::RequeueRequest {
 async fn dead(ids: &[&str]) -> Server {
     let server = Server::start().await;
     for id in ids {
-        server.bury("q", id, error("E")).await;
+        server.dead_letter("q", id, error("E")).await;
     }
     server
 }
@@ -30,10 +30,10 @@ fn skipped(reply: &pb::RequeueResponse) -> Vec<(&str, &str)> {
 async fn by_id_those_that_are_dead_go_back() {
     let server = dead(&["a", "b", "c"]).await;
     server.enqueue(job_of("q", "alive")).await.unwrap();
-    let job_ids = ["c", "nobody", "a", "alive"].map(str::to_owned).into();
+    let job_ids = ["c", "missing", "a", "alive"].map(str::to_owned).into();
     let reply = server.requeue(pb::RequeueRequest { job_ids, ..requeue("q") }).await.unwrap();
     assert_eq!((reply.requeued, reply.job_ids.clone()), (2, vec!["c".into(), "a".into()]));
-    let expected = [("nobody", "JOB_NOT_FOUND"), ("alive", "JOB_NOT_FOUND")];
+    let expected = [("missing", "JOB_NOT_FOUND"), ("alive", "JOB_NOT_FOUND")];
     assert_eq!(skipped(&reply), expected);
     assert!(!reply.has_more && reply.cutoff.is_empty());
     let queue = server.list_queues().await.remove(0);
@@ -61,7 +61,7 @@ async fn going_on_with_the_cutoff_meets_nothing_twice() {
         let kind = pb::NackKind::Permanent.into();
         server.nack(pb::NackRequest { kind, ..nack(&lease, "E") }).await.unwrap();
     }
-    server.bury("q", "new", error("E")).await;
+    server.dead_letter("q", "new", error("E")).await;
     let rest = pb::RequeueRequest { cutoff: first.cutoff, ..two };
     let second = server.requeue(rest).await.unwrap();
     assert_eq!((second.job_ids.join(""), second.has_more), ("c".into(), false));
@@ -73,7 +73,7 @@ async fn a_limit_over_the_limit_is_cut() {
     let limits = Limits { bulk_max: 2, bulk_default: 1, ..Limits::default() };
     let server = Server::with(Setup { limits, ..Setup::default() }).await;
     for id in ["a", "b", "c", "d"] {
-        server.bury("q", id, error("E")).await;
+        server.dead_letter("q", id, error("E")).await;
     }
     assert_eq!(server.requeue(all("q")).await.unwrap().requeued, 1);
     let greedy = pb::RequeueRequest { limit: u32::MAX, ..all("q") };
@@ -114,8 +114,7 @@ async fn a_requeued_job_starts_again_and_keeps_its_history() {
     // Its deadline has passed and is cleared.
     assert_eq!(job.expires_at, None);
     assert_eq!(job.body, Some(pb::job::Body::Text("payload".into())));
-    let permanent =
-        pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&job.lease, "E") };
+    let permanent = pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&job.lease, "E") };
     server.nack(permanent).await.unwrap();
     let list = pb::ListDeadLettersRequest { queue: "q".into(), ..Default::default() };
     assert_eq!(server.list_dead(list).await.unwrap().dead_letters[0].redrives, 1);
@@ -154,11 +153,8 @@ async fn a_target_queue_is_made_if_need_be() {
 #[tokio::test]
 async fn a_job_whose_key_or_id_is_taken_stays_dead() {
     let server = Server::start().await;
-    let keyed = |id: &str, body: &str| pb::EnqueueRequest {
-        idempotency_key: "k".into(),
-        body: text(body),
-        ..job_of("q", id)
-    };
+    let keyed =
+        |id: &str, body: &str| pb::EnqueueRequest { idempotency_key: "k".into(), body: text(body), ..job_of("q", id) };
     server.enqueue(keyed("old", "a")).await.unwrap();
     let lease = server.take("q").await.lease;
     let permanent = pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&lease, "E") };
@@ -177,11 +173,11 @@ async fn a_job_whose_key_or_id_is_taken_stays_dead() {
 #[tokio::test]
 async fn a_requeue_wakes_a_waiting_worker() {
     let server = dead(&["a"]).await;
-    let before = server.broker.store().looks();
+    let before = server.service.queues().host().looks();
     let waiting = pb::ClaimRequest { wait: time(20, 0), ..claim("q") };
     let mut queue = server.queue();
     let worker = tokio::spawn(async move { queue.claim(waiting).await });
-    server.broker.store().looked(before + 1).await;
+    server.service.queues().host().looked(before + 1).await;
     server.requeue(all("q")).await.unwrap();
     let reply = worker.await.unwrap().unwrap().into_inner();
     assert_eq!(reply.jobs[0].job_id, "a");

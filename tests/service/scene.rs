@@ -1,7 +1,7 @@
 //! A server with one job in every state, on which bad calls must leave no mark.
 
 use crate::server::{Server, Setup, error, job_of, steady, time};
-use redrive::{domain::settings::QueueSettings, grpc::pb};
+use redrive::{domain::QueueSettings, grpc::pb};
 use std::{fmt::Debug, future::Future, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -29,7 +29,7 @@ impl Scene {
         let keeps = QueueSettings { completed_retention: Some(KEPT), ..defaults.clone() };
         let queues = vec![("q", keeps)];
         let server = Server::with(Setup { defaults, queues, ..Setup::default() }).await;
-        server.bury("q", "dead", error("E")).await;
+        server.dead_letter("q", "dead", error("E")).await;
         server.enqueue(job_of("q", "done")).await.unwrap();
         server.ack(&server.take("q").await.lease).await.unwrap();
         server.enqueue(job_of("q", "running")).await.unwrap();
@@ -51,11 +51,7 @@ impl Scene {
 
     /// The call is refused with this code and reason, for these fields and no others, and changes nothing.
     pub(crate) async fn refuses<T: Debug>(
-        &self,
-        call: impl Future<Output = Result<T, Status>>,
-        code: Code,
-        reason: &str,
-        fields: &[&str],
+        &self, call: impl Future<Output = Result<T, Status>>, code: Code, reason: &str, fields: &[&str],
     ) -> Status {
         let before = self.look().await;
         let status = call.await.expect_err(&format!("{reason} {fields:?}"));
@@ -74,9 +70,7 @@ impl Scene {
 
     /// As `refuses`, for what is most often wrong.
     pub(crate) async fn refuses_fields<T: Debug>(
-        &self,
-        call: impl Future<Output = Result<T, Status>>,
-        fields: &[&str],
+        &self, call: impl Future<Output = Result<T, Status>>, fields: &[&str],
     ) -> Status {
         self.refuses(call, Code::InvalidArgument, "INVALID_FIELD", fields).await
     }

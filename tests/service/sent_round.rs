@@ -1,9 +1,7 @@
-//! Ten thousand dead letters are sent back in steps while their worker fails them again, and somebody reads along.
+//! Ten thousand dead letters are sent back in steps while their worker fails them again, and a reader lists them.
 
-use crate::{
-    server::{Server, claim, inner, job_of, nack, time},
-    stats::assert_balanced,
-};
+use crate::server::{Server, claim, inner, job_of, nack, time};
+use crate::stats::assert_balanced;
 use redrive::grpc::pb;
 use std::collections::HashSet;
 use tokio::sync::watch;
@@ -53,12 +51,7 @@ async fn all_dead() -> Server {
 /// The operator: step by step until there is no more. Says who was sent, and in how many steps.
 async fn send_round(server: &Server) -> (Vec<String>, u32) {
     let filter = pb::DeadLetterFilter { error_type: "Timeout".into(), ..Default::default() };
-    let mut request = pb::RequeueRequest {
-        queue: "q".into(),
-        filter: Some(filter),
-        limit: STEP,
-        ..Default::default()
-    };
+    let mut request = pb::RequeueRequest { queue: "q".into(), filter: Some(filter), limit: STEP, ..Default::default() };
     let (mut sent, mut steps) = (Vec::new(), 0);
     loop {
         let reply = server.requeue(request.clone()).await.unwrap();
@@ -87,8 +80,7 @@ async fn fail_again(server: &Server) -> Vec<String> {
 
 /// One walk over all pages: each letter by its job, and how often that had been sent round when it died.
 async fn walk(server: &Server) -> Vec<(usize, u32)> {
-    let mut request =
-        pb::ListDeadLettersRequest { queue: "q".into(), page_size: PAGE, ..Default::default() };
+    let mut request = pb::ListDeadLettersRequest { queue: "q".into(), page_size: PAGE, ..Default::default() };
     let mut letters = Vec::new();
     loop {
         let page = server.list_dead(request.clone()).await.unwrap();

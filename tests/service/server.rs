@@ -1,37 +1,23 @@
 //! The real stack on a temporary directory and a loopback socket, and short ways to call it.
 
 use crate::counting::Counting;
-use redrive::{
-    broker::{Broker, Wakeups},
-    config::{Config, Overrides},
-    domain::{
-        ids::QueueName,
-        limits::Limits,
-        policy::{Jitter, RetryPolicy, Strategy},
-        settings::{QueueSettings, Settings},
-        time::Timestamp,
-    },
-    env::{self, Clock, ManualClock, SystemClock},
-    grpc::{
-        self, ServerFacts,
-        pb::{
-            self, admin_service_client::AdminServiceClient,
-            queue_service_client::QueueServiceClient,
-        },
-    },
-    queue::{StoreLimits, hosts::sqlite::SqliteStore},
-    store::{
-        Store, Sweep,
-        sqlite::{Durability, Options},
-    },
-};
+use redrive::config::{Config, Overrides};
+use redrive::domain::{Jitter, Limits, QueueName, QueueSettings, RetryPolicy, Settings, Strategy, Timestamp};
+use redrive::env::{Clock, ManualClock, SystemClock};
+use redrive::grpc::pb;
+use redrive::grpc::pb::admin_service_client::AdminServiceClient;
+use redrive::grpc::pb::queue_service_client::QueueServiceClient;
+use redrive::grpc::{self, ServerFacts};
+use redrive::queue::Sweep;
+use redrive::queue::hosts::sqlite::{SqliteHost, SqliteStore};
+use redrive::queue::{Setup as StoreSetup, StoreLimits, Subscribers};
+use redrive::service::{EventLog, Service, Waiters};
+use redrive::store::sqlite::{Durability, Options};
 use std::{future::pending, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tonic::{
-    Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
 
 /// How a server is set up.
 #[derive(Default)]
@@ -48,7 +34,7 @@ pub(crate) struct Setup {
 pub(crate) struct Server {
     pub(crate) channel: Channel,
     pub(crate) address: SocketAddr,
-    pub(crate) broker: Arc<Broker<Counting<SqliteStore>>>,
+    pub(crate) service: Arc<Service<Counting<SqliteHost>>>,
     pub(crate) clock: Arc<ManualClock>,
     directory: TempDir,
 }
@@ -108,47 +94,43 @@ impl Server {
 
     /// Ends as after a signal, and starts again on what is on disk. Time goes on standing still.
     pub(crate) async fn restarted(self) -> Self {
-        self.broker.drain();
-        self.broker.store().close().await;
-        let (settings, limits) = (self.broker.settings(), self.broker.limits().clone());
+        self.service.drain();
+        self.service.queues().close().await;
+        let (settings, limits) = (self.service.queues().settings(), self.service.limits().clone());
         let clock = self.clock.clone();
-        Self::open(self.directory, self.clock, clock, settings, limits, ServerFacts::default())
-            .await
+        Self::open(self.directory, self.clock, clock, settings, limits, ServerFacts::default()).await
     }
 
     async fn open(
-        directory: TempDir,
-        clock: Arc<ManualClock>,
-        machine: Arc<dyn Clock>,
-        settings: Arc<Settings>,
-        limits: Limits,
+        directory: TempDir, clock: Arc<ManualClock>, machine: Arc<dyn Clock>, settings: Arc<Settings>, limits: Limits,
         facts: ServerFacts,
     ) -> Self {
-        let wakeups = Arc::new(Wakeups::default());
+        let waiters = Arc::new(Waiters::default());
+        let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog));
+        let setup = StoreSetup { settings, subscribers, ..StoreSetup::default() };
         let options = Options {
             // A power cut is the business of other tests.
             durability: Durability::None,
             ..Options::new(directory.path())
         };
         let bounds = StoreLimits { queues: limits.queues, ..SqliteStore::default_limits() };
-        let store = SqliteStore::open_sqlite(options, bounds, machine, wakeups.clone()).await;
-        let store = Counting::new(store.unwrap());
-        let broker = Broker::new(store, wakeups, settings, limits, env::random);
+        let store = SqliteStore::open_sqlite(options, bounds, machine, setup).await;
+        let store = store.unwrap().wrap(Counting::new);
+        let service = Service::new(store, waiters, limits);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(broker.clone().run_sweeper());
-        tokio::spawn(grpc::serve(broker.clone(), listener, facts, pending()));
+        tokio::spawn(service.clone().run_sweeper());
+        tokio::spawn(grpc::serve(service.clone(), listener, facts, pending()));
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        Self { channel, address, broker, clock, directory }
+        Self { channel, address, service, clock, directory }
     }
 
     /// Lets time pass, and what it makes due happen.
     pub(crate) async fn pass(&self, time: Duration) {
         self.clock.advance(time);
-        let spare_none =
-            Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
-        self.broker.sweep_once(spare_none).await.unwrap();
+        let spare_none = Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+        self.service.sweep_once(spare_none).await.unwrap();
     }
 
     pub(crate) fn queue(&self) -> QueueServiceClient<Channel> {
@@ -159,10 +141,7 @@ impl Server {
         AdminServiceClient::new(self.channel.clone())
     }
 
-    pub(crate) async fn enqueue(
-        &self,
-        job: pb::EnqueueRequest,
-    ) -> Result<pb::EnqueueResponse, Status> {
+    pub(crate) async fn enqueue(&self, job: pb::EnqueueRequest) -> Result<pb::EnqueueResponse, Status> {
         inner(self.queue().enqueue(job).await)
     }
 
@@ -178,37 +157,26 @@ impl Server {
         inner(self.queue().nack(nack).await)
     }
 
-    pub(crate) async fn extend(
-        &self,
-        extend: pb::ExtendRequest,
-    ) -> Result<pb::ExtendResponse, Status> {
+    pub(crate) async fn extend(&self, extend: pb::ExtendRequest) -> Result<pb::ExtendResponse, Status> {
         inner(self.queue().extend(extend).await)
     }
 
-    pub(crate) async fn settle(
-        &self,
-        settle: pb::SettleRequest,
-    ) -> Result<pb::SettleResponse, Status> {
+    pub(crate) async fn settle(&self, settle: pb::SettleRequest) -> Result<pb::SettleResponse, Status> {
         inner(self.queue().settle(settle).await)
     }
 
-    pub(crate) async fn requeue(
-        &self,
-        which: pb::RequeueRequest,
-    ) -> Result<pb::RequeueResponse, Status> {
+    pub(crate) async fn requeue(&self, which: pb::RequeueRequest) -> Result<pb::RequeueResponse, Status> {
         inner(self.queue().requeue(which).await)
     }
 
     pub(crate) async fn purge(
-        &self,
-        which: pb::PurgeDeadLettersRequest,
+        &self, which: pb::PurgeDeadLettersRequest,
     ) -> Result<pb::PurgeDeadLettersResponse, Status> {
         inner(self.admin().purge_dead_letters(which).await)
     }
 
     pub(crate) async fn list_dead(
-        &self,
-        list: pb::ListDeadLettersRequest,
+        &self, list: pb::ListDeadLettersRequest,
     ) -> Result<pb::ListDeadLettersResponse, Status> {
         inner(self.queue().list_dead_letters(list).await)
     }
@@ -246,7 +214,7 @@ impl Server {
     }
 
     /// Enqueues a job of this id and lets it die at once.
-    pub(crate) async fn bury(&self, queue: &str, id: &str, error: pb::Failure) {
+    pub(crate) async fn dead_letter(&self, queue: &str, id: &str, error: pb::Failure) {
         // Ahead of all others, so that it is the next to be handed out.
         let first = pb::EnqueueRequest { priority: 127, ..job_of(queue, id) };
         self.enqueue(first).await.unwrap();
@@ -284,10 +252,7 @@ pub(crate) fn claim(queue: &str) -> pb::ClaimRequest {
 }
 
 pub(crate) fn claim_of(queues: &[&str]) -> pb::ClaimRequest {
-    pb::ClaimRequest {
-        queues: queues.iter().map(|&queue| queue.to_owned()).collect(),
-        ..Default::default()
-    }
+    pb::ClaimRequest { queues: queues.iter().map(|&queue| queue.to_owned()).collect(), ..Default::default() }
 }
 
 pub(crate) fn ack(lease: &str) -> pb::AckRequest {

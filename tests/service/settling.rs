@@ -53,6 +53,14 @@ async fn each_item_is_answered_for_itself_and_in_order() {
         ],
     };
     let reply = server.settle(settle).await.unwrap();
+    let Some(ack_result::Outcome::Error(first)) = &reply.acks[0].outcome else { panic!("{reply:?}") };
+    let Some(nack_result::Outcome::Error(second)) = &reply.nacks[1].outcome else { panic!("{reply:?}") };
+    let Some(extend_result::Outcome::Error(third)) = &reply.extends[2].outcome else { panic!("{reply:?}") };
+    for (error, start) in
+        [(first, "acks[0].lease: "), (second, "nacks[1].error.type: "), (third, "extends[2].checkpoint: ")]
+    {
+        assert!(error.message.starts_with(start), "{}", error.message);
+    }
     assert_eq!(
         told(&reply),
         [
@@ -77,11 +85,7 @@ async fn a_lease_named_twice_is_settled_once_acks_first() {
     let reply = server.settle(settle).await.unwrap();
     assert_eq!(
         told(&reply),
-        [
-            vec!["ok", "LEASE_LOST"],
-            vec!["LEASE_LOST", "ok 1", "LEASE_LOST"],
-            vec!["LEASE_LOST", "ok", "LEASE_LOST"],
-        ]
+        [vec!["ok", "LEASE_LOST"], vec!["LEASE_LOST", "ok 1", "LEASE_LOST"], vec!["LEASE_LOST", "ok", "LEASE_LOST"],]
     );
 }
 
@@ -123,6 +127,8 @@ async fn a_claim_settles_on_its_way() {
     let settled = reply.settled.expect("it was asked to settle");
     let expected = [vec!["ok", "INVALID_FIELD lease"], vec!["ok 1"], vec![]];
     assert_eq!(told(&settled), expected);
+    let Some(ack_result::Outcome::Error(error)) = &settled.acks[1].outcome else { panic!("{settled:?}") };
+    assert!(error.message.starts_with("settle.acks[1].lease: "), "{}", error.message);
 }
 
 #[tokio::test]
@@ -142,7 +148,7 @@ async fn a_draining_server_still_settles() {
     let server = Server::start().await;
     let leases = leases(&server, 1).await;
     server.enqueue(job_of("q", "stays")).await.unwrap();
-    server.broker.drain();
+    server.service.drain();
     let settle = pb::SettleRequest { acks: vec![ack(&leases[0])], ..Default::default() };
     let request = pb::ClaimRequest { settle: Some(settle), ..claim("q") };
     let reply = server.claim(request).await.unwrap();

@@ -1,9 +1,7 @@
 //! GetStats: the totals, and that they add up.
 
-use crate::{
-    scene::{Scene, assert_refused},
-    server::{Server, Setup, claim, error, job, job_of, nack, steady, time},
-};
+use crate::scene::{Scene, assert_refused};
+use crate::server::{Server, Setup, claim, error, job, job_of, nack, steady, time};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -34,13 +32,9 @@ async fn after_a_mixed_story_the_totals_add_up() {
     server.pass(Duration::from_secs(30)).await;
     let lease = server.take("q").await.lease;
     server.ack(&lease).await.unwrap();
-    server.bury("other", "moves", error("E")).await;
-    let requeue = pb::RequeueRequest {
-        queue: "other".into(),
-        target_queue: "q".into(),
-        all: true,
-        ..Default::default()
-    };
+    server.dead_letter("other", "moves", error("E")).await;
+    let requeue =
+        pb::RequeueRequest { queue: "other".into(), target_queue: "q".into(), all: true, ..Default::default() };
     server.requeue(requeue).await.unwrap();
 
     let stats = server.stats("q").await.unwrap();
@@ -94,17 +88,17 @@ async fn the_success_rate_is_that_of_retried_jobs_which_are_finished() {
 }
 
 #[tokio::test]
-async fn a_queue_that_nobody_knows_has_no_totals() {
+async fn an_unknown_queue_has_no_totals() {
     let scene = Scene::set().await;
     let server = &scene.server;
-    scene.refuses(server.stats("nobody"), Code::NotFound, "QUEUE_NOT_FOUND", &[]).await;
+    scene.refuses(server.stats("missing"), Code::NotFound, "QUEUE_NOT_FOUND", &[]).await;
     scene.refuses_fields(server.stats("a b"), &["queue"]).await;
     let queues = vec![("configured", steady(Duration::ZERO))];
     let server = Server::with(Setup { queues, ..Setup::default() }).await;
     assert_eq!(server.stats("configured").await.unwrap(), Default::default());
     // Asking makes no queue.
-    let refused = server.stats("nobody").await.unwrap_err();
+    let refused = server.stats("missing").await.unwrap_err();
     assert_refused(&refused, Code::NotFound, "QUEUE_NOT_FOUND", &[]);
-    let idle = server.claim(claim("nobody")).await.unwrap().idle;
+    let idle = server.claim(claim("missing")).await.unwrap().idle;
     assert_eq!(idle[0].reason(), pb::IdleReason::NoSuchQueue);
 }

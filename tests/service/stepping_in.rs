@@ -1,10 +1,8 @@
 //! CancelJob and RunJobNow: an operator steps in for one job.
 
-use crate::{
-    scene::Scene,
-    server::{Server, claim, extend, inner, job_of, nack, time},
-    stats::assert_balanced,
-};
+use crate::scene::Scene;
+use crate::server::{Server, claim, extend, inner, job_of, nack, time};
+use crate::stats::assert_balanced;
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -47,11 +45,7 @@ async fn the_worker_of_a_running_job_learns_of_it_by_extend() {
     let info = server.get_job("running").await.unwrap();
     assert_eq!((info.state(), info.dead_reason()), (pb::JobState::Dead, pb::DeadReason::Cancelled));
     assert_eq!(info.attempts[0].status(), pb::AttemptStatus::Cancelled);
-    let requeue = pb::RequeueRequest {
-        queue: "q".into(),
-        job_ids: vec!["running".into()],
-        ..Default::default()
-    };
+    let requeue = pb::RequeueRequest { queue: "q".into(), job_ids: vec!["running".into()], ..Default::default() };
     assert_eq!(server.requeue(requeue).await.unwrap().requeued, 1);
     assert!(!server.get_job("running").await.unwrap().cancel_requested);
 }
@@ -92,7 +86,7 @@ async fn a_waiting_worker_gets_the_job_that_is_run_now() {
     let waiting = pb::ClaimRequest { wait: time(25, 0), ..claim("q") };
     let mut client = server.queue();
     let worker = tokio::spawn(async move { client.claim(waiting).await });
-    server.broker.store().looked(1).await;
+    server.service.queues().host().looked(1).await;
     run_now(&server, "x", "").await.unwrap();
     assert_eq!(worker.await.unwrap().unwrap().into_inner().jobs[0].job_id, "x");
 }
@@ -103,20 +97,15 @@ async fn what_cannot_be_done_to_a_job_is_refused_and_leaves_no_mark() {
     let server = &scene.server;
     let precondition = Code::FailedPrecondition;
     let dead = scene.refuses(cancel(server, "dead", ""), precondition, "WRONG_STATE", &[]).await;
-    assert_eq!(
-        dead.message(),
-        "the job \"dead\" is DEAD: requeue it to run it again, or purge it to be rid of it"
-    );
+    assert_eq!(dead.message(), "the job \"dead\" is DEAD: requeue it to run it again, or purge it to be rid of it");
     scene.refuses(run_now(server, "dead", ""), precondition, "WRONG_STATE", &[]).await;
     let done = scene.refuses(cancel(server, "done", ""), precondition, "WRONG_STATE", &[]).await;
     assert_eq!(done.message(), "the job \"done\" is COMPLETED: it is done");
     scene.refuses(run_now(server, "done", "q"), precondition, "WRONG_STATE", &[]).await;
     scene.refuses(run_now(server, "running", "q"), precondition, "WRONG_STATE", &[]).await;
-    for (id, queue, reason) in [
-        ("nobody", "", "JOB_NOT_FOUND"),
-        ("nobody", "q", "JOB_NOT_FOUND"),
-        ("waiting", "nowhere", "QUEUE_NOT_FOUND"),
-    ] {
+    for (id, queue, reason) in
+        [("missing", "", "JOB_NOT_FOUND"), ("missing", "q", "JOB_NOT_FOUND"), ("waiting", "nowhere", "QUEUE_NOT_FOUND")]
+    {
         scene.refuses(cancel(server, id, queue), Code::NotFound, reason, &[]).await;
         scene.refuses(run_now(server, id, queue), Code::NotFound, reason, &[]).await;
     }
@@ -127,11 +116,7 @@ async fn what_cannot_be_done_to_a_job_is_refused_and_leaves_no_mark() {
     let long = "x".repeat(257);
     scene.refuses_fields(cancel(server, "", "a b"), &["job_id", "queue"]).await;
     scene.refuses_fields(run_now(server, &long, "a b"), &["job_id", "queue"]).await;
-    let wordy = pb::CancelJobRequest {
-        job_id: "waiting".into(),
-        reason: "x".repeat(1_025),
-        ..Default::default()
-    };
+    let wordy = pb::CancelJobRequest { job_id: "waiting".into(), reason: "x".repeat(1_025), ..Default::default() };
     let call = async { inner(server.admin().cancel_job(wordy).await) };
     scene.refuses_fields(call, &["reason"]).await;
     scene.still_works().await;

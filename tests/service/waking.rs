@@ -1,12 +1,10 @@
 //! Waiting workers: woken when there is work, in time, and no more of them than needed. In real time.
 
 use crate::server::{Server, Setup, at, claim, job, job_of, long, nack, steady, time};
-use redrive::{
-    broker::{ClaimRequest, Order},
-    domain::ids::QueueName,
-    grpc::pb,
-    store::Settlements,
-};
+use redrive::domain::QueueName;
+use redrive::grpc::pb;
+use redrive::queue::Settlements;
+use redrive::service::{ClaimRequest, Order};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::{Request, Status};
@@ -28,12 +26,12 @@ fn worker(server: &Server, queue: &str) -> JoinHandle<Result<pb::ClaimResponse, 
 async fn one_job_wakes_one_of_a_hundred_workers() {
     let server = in_real_time(Duration::ZERO).await;
     let workers: Vec<_> = (0..100).map(|_| worker(&server, "q")).collect();
-    let store = server.broker.store();
+    let store = server.service.queues().host();
     store.looked(100).await;
     server.enqueue(job_of("q", "the-one")).await.unwrap();
     store.looked(101).await;
-    // Whoever was woken besides would look once more before going home.
-    server.broker.drain();
+    // A further waiter that was woken would look once more before it returns.
+    server.service.drain();
     let mut got = Vec::new();
     for worker in workers {
         let reply = worker.await.unwrap().unwrap();
@@ -50,7 +48,7 @@ async fn one_job_wakes_one_of_a_hundred_workers() {
 async fn a_burst_reaches_as_many_workers_as_it_has_jobs() {
     let server = in_real_time(Duration::ZERO).await;
     let workers: Vec<_> = (0..20).map(|_| worker(&server, "q")).collect();
-    server.broker.store().looked(20).await;
+    server.service.queues().host().looked(20).await;
     let jobs = vec![job("q"); 20];
     server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
     for worker in workers {
@@ -64,7 +62,7 @@ async fn a_retry_reaches_a_waiting_worker_when_it_is_due() {
     server.enqueue(job("q")).await.unwrap();
     let lease = server.take("q").await.lease;
     let waiting = worker(&server, "q");
-    server.broker.store().looked(2).await;
+    server.service.queues().host().looked(2).await;
     let retry_at = at(server.nack(nack(&lease, "E")).await.unwrap().retry_at);
     let reply = waiting.await.unwrap().unwrap();
     assert_eq!(reply.jobs[0].attempt, 2);
@@ -76,7 +74,7 @@ async fn a_retry_reaches_a_waiting_worker_when_it_is_due() {
 async fn a_delayed_job_reaches_a_waiting_worker_when_it_is_due() {
     let server = in_real_time(Duration::ZERO).await;
     let waiting = worker(&server, "q");
-    server.broker.store().looked(1).await;
+    server.service.queues().host().looked(1).await;
     let request = pb::EnqueueRequest { delay: time(0, 200_000_000), ..job("q") };
     let run_at = at(server.enqueue(request).await.unwrap().run_at);
     let reply = waiting.await.unwrap().unwrap();
@@ -85,25 +83,25 @@ async fn a_delayed_job_reaches_a_waiting_worker_when_it_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_comes_due_in_a_paused_queue_wakes_nobody() {
+async fn a_job_that_comes_due_in_a_paused_queue_wakes_no_waiter() {
     let server = in_real_time(Duration::ZERO).await;
     let request = pb::EnqueueRequest { delay: time(0, 100_000_000), ..job_of("q", "paused") };
     server.enqueue(request).await.unwrap();
     let pause = pb::PauseQueueRequest { queue: "q".into(), ..Default::default() };
     server.admin().pause_queue(pause).await.unwrap();
     let waiting = worker(&server, "q");
-    server.broker.store().looked(1).await;
+    server.service.queues().host().looked(1).await;
     while server.get_job("paused").await.unwrap().state() != pb::JobState::Ready {}
-    server.broker.drain();
+    server.service.drain();
     assert_eq!(waiting.await.unwrap().unwrap().jobs, []);
-    assert_eq!(server.broker.store().looks(), 1);
+    assert_eq!(server.service.queues().host().looks(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_job_reaches_a_waiting_worker_at_once() {
     let server = in_real_time(Duration::ZERO).await;
     let waiting = worker(&server, "q");
-    server.broker.store().looked(1).await;
+    server.service.queues().host().looked(1).await;
     server.enqueue(job("q")).await.unwrap();
     let reply = waiting.await.unwrap().unwrap();
     let late = at(reply.server_time) - at(reply.jobs[0].enqueued_at);
@@ -140,7 +138,7 @@ async fn a_long_poll_answers_before_the_callers_deadline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_hung_up_takes_no_job_with_it() {
     let server = in_real_time(Duration::ZERO).await;
-    // Asks the broker itself: over the wire nobody can tell when the server learns of a hang-up.
+    // Calls the service itself: over the wire a test cannot tell when the server learns of a hang-up.
     let request = ClaimRequest {
         queues: vec![QueueName::parse("q").unwrap()],
         order: Order::Strict,
@@ -152,11 +150,11 @@ async fn a_worker_that_hung_up_takes_no_job_with_it() {
         request_id: String::new(),
         settle: Settlements::default(),
     };
-    let broker = server.broker.clone();
-    let gone = tokio::spawn(async move { broker.claim(request).await });
-    server.broker.store().looked(1).await;
+    let service = server.service.clone();
+    let gone = tokio::spawn(async move { service.claim(request).await });
+    server.service.queues().host().looked(1).await;
     let waiting = worker(&server, "q");
-    server.broker.store().looked(2).await;
+    server.service.queues().host().looked(2).await;
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
     server.enqueue(job_of("q", "x")).await.unwrap();

@@ -1,9 +1,7 @@
 //! The worker's stream: credits, settlements, and what becomes of jobs when it breaks.
 
-use crate::{
-    scene::assert_refused,
-    server::{Server, Setup, ack, extend, inner, job, job_of, nack, steady, text, time},
-};
+use crate::scene::assert_refused;
+use crate::server::{Server, Setup, ack, extend, inner, job, job_of, nack, steady, text, time};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -100,10 +98,7 @@ async fn depths(server: &Server) -> (u32, u32) {
 }
 
 /// Looks until it is so: what a broken stream leaves behind is put right in the background.
-async fn becomes<T: PartialEq + std::fmt::Debug, F: Future<Output = T>>(
-    mut look: impl FnMut() -> F,
-    wanted: T,
-) {
+async fn becomes<T: PartialEq + std::fmt::Debug, F: Future<Output = T>>(mut look: impl FnMut() -> F, wanted: T) {
     let looks = async {
         loop {
             let found = look().await;
@@ -351,7 +346,7 @@ async fn a_server_that_shuts_down_drains_its_streams() {
     fill(&server, 2).await;
     let mut worker = Worker::start(&server, hello("q"), 1).await;
     let lease = worker.jobs().await.remove(0).lease;
-    server.broker.drain();
+    server.service.drain();
     let news = worker.hears().await.unwrap().unwrap();
     assert!(news.drain);
     worker.says(pb::WorkRequest { add_credits: 5, ..settle(1, &[&lease]) }).await;
@@ -381,7 +376,7 @@ async fn a_worker_that_does_not_read_is_handed_no_more() {
     }
     assert!(read > 750, "{read} for who reads, the rest of 1,000 for who does not");
     assert_eq!(depths(&server).await, (0, 1_000));
-    // What it never got goes to somebody else.
+    // What it never got goes to another worker.
     worker.breaks();
     assert!(!reader.jobs().await.is_empty());
 }
@@ -417,8 +412,7 @@ async fn bad_messages_end_the_stream_with_a_reason() {
     let nameless = pb::WorkHello { queues: vec!["!".into()], ..Default::default() };
     refused(pb::WorkRequest { hello: Some(nameless), ..Default::default() }, "queues[0]").await;
     let started = vec!["nonsense".into()];
-    let hello_and =
-        |message: pb::WorkRequest| pb::WorkRequest { hello: Some(hello("q")), ..message };
+    let hello_and = |message: pb::WorkRequest| pb::WorkRequest { hello: Some(hello("q")), ..message };
     refused(hello_and(pb::WorkRequest { started, ..Default::default() }), "started[0]").await;
     let mut worker = Worker::start(&server, hello("q"), 0).await;
     worker.says(hello_and(credit(1))).await;
@@ -428,7 +422,7 @@ async fn bad_messages_end_the_stream_with_a_reason() {
 }
 
 #[tokio::test]
-async fn several_streams_share_the_work_and_nobody_gets_a_job_twice() {
+async fn several_streams_share_the_work_and_no_job_is_delivered_twice() {
     let server = Server::start().await;
     fill(&server, 1_000).await;
     let mut all = Vec::new();

@@ -1,16 +1,12 @@
 //! Which queues there are, and the numbers that a store gives.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, bytes, name, position, text},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, bytes, name, position, text};
 use bytes::Bytes;
-use redrive::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::storage::{
-        Applied, Batch, Counter, CounterGroup, Entry, Fence, GroupState, Index, Mark, Read, Reads,
-        RecordKey, Storage, Table, Version, Write,
-    },
+use redrive::domain::{QueueName, Timestamp};
+use redrive::store::storage::{
+    Applied, Batch, Counter, CounterGroup, Entry, Fence, GroupState, Index, Mark, Read, Reads, RecordKey, Storage,
+    Table, Version, Write,
 };
 use std::collections::BTreeSet;
 
@@ -97,7 +93,8 @@ async fn the_holders_of_a_record<E: TestEngine>(mut f: Fixture<E>) {
 
 async fn numbers_are_given_once<E: TestEngine>(mut f: Fixture<E>) {
     let mut given = BTreeSet::new();
-    for count in [1, 3, 1, 500, 2] {
+    // More than one server takes at once, and more than it has left.
+    for count in [1, 3, 1, 500, 2, 600, 2_500, 1] {
         let numbers = f.storage().numbers(count).await.unwrap();
         assert_eq!(numbers.end - numbers.start, count);
         for number in numbers {
@@ -149,12 +146,8 @@ async fn a_queue_that_has_anything_stays<E: TestEngine>(mut f: Fixture<E>) {
     let number = |number| RecordKey::Number(number);
     let waiting = Entry::waiting(position(0, 5, 1));
     let ready = Entry::ready(position(0, 5, 1));
-    let insert = |index, entry: &Entry| {
-        (Write::Insert(index, entry.clone()), Write::Remove(index, entry.clone()))
-    };
-    let put = |table, key: RecordKey| {
-        (Write::Put(table, key.clone(), bytes("record")), Write::Delete(table, key))
-    };
+    let insert = |index, entry: &Entry| (Write::Insert(index, entry.clone()), Write::Remove(index, entry.clone()));
+    let put = |table, key: RecordKey| (Write::Put(table, key.clone(), bytes("record")), Write::Delete(table, key));
     let lease = Write::PutLease { number: 1, expires_at: now, record: bytes("lease") };
     let pairs = [
         put(Table::Job, number(1)),

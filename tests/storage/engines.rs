@@ -1,9 +1,6 @@
 //! The engines that the suite runs on, and how each is opened.
 
-use redrive::{
-    env::ManualClock,
-    store::{memory::MemoryStorage, storage::Storage},
-};
+use redrive::{env::ManualClock, store::memory::MemoryStorage, store::storage::Storage};
 use std::{future::Future, sync::Arc};
 
 /// An engine with a store of its own.

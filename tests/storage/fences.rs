@@ -1,16 +1,12 @@
 //! Fences: which hold, what those tell that fail, and that nothing is written then.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, NO_JOBS, bytes, position, text},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, NO_JOBS, bytes, position, text};
 use bytes::Bytes;
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Applied, Counter, CounterGroup, Entry, Fence, GroupState, Index, Len, Mark, Member, Read,
-        RecordKey, Table, Version, WHOLE_QUEUE, Was, Write,
-    },
+use redrive::domain::Timestamp;
+use redrive::store::storage::{
+    Applied, Counter, CounterGroup, Entry, Fence, GroupState, Index, Len, Mark, Member, Read, RecordKey, Table,
+    Version, WHOLE_QUEUE, Was, Write,
 };
 
 const ONE: RecordKey = RecordKey::Number(1);
@@ -40,13 +36,8 @@ async fn tell_returns_the_records_as_they_were<E: TestEngine>(mut f: Fixture<E>)
     with_record(&mut f).await;
     f.write(vec![Write::Put(Table::Key, text("k"), bytes("key"))]).await;
     let tell = |prefix| Fence::Tell(Table::History, ONE, bytes(prefix));
-    let fences = vec![
-        Fence::Tell(Table::Key, text("k"), bytes("k")),
-        Fence::Absent(Table::Job, ONE),
-        tell("ab"),
-    ];
-    let writes =
-        vec![Write::Delete(Table::Key, text("k")), Write::Put(Table::History, ONE, bytes("later"))];
+    let fences = vec![Fence::Tell(Table::Key, text("k"), bytes("k")), Fence::Absent(Table::Job, ONE), tell("ab")];
+    let writes = vec![Write::Delete(Table::Key, text("k")), Write::Put(Table::History, ONE, bytes("later"))];
     let done = Fixture::<E>::done(f.apply(fences, writes).await);
     assert_eq!(done.told, [bytes("key"), bytes("abc")]);
     assert_eq!(f.failing(vec![tell("ab")]).await, [(0, Was::Record(Some(bytes("later"))))]);
@@ -137,8 +128,7 @@ async fn at_wants_the_member_with_this_score<E: TestEngine>(mut f: Fixture<E>) {
 }
 
 async fn room_is_what_is_there_and_what_comes<E: TestEngine>(mut f: Fixture<E>) {
-    const DEPTH: &[Len] =
-        &[Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed)];
+    const DEPTH: &[Len] = &[Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed)];
     let job = |number| Write::Put(Table::Job, RecordKey::Number(number), bytes("job"));
     f.write((1..=6).map(job).collect()).await;
     f.write(vec![
@@ -173,8 +163,7 @@ async fn room_is_compared_before_any_write<E: TestEngine>(mut f: Fixture<E>) {
     f.write(vec![job(1)]).await;
     // With what the batch writes itself it would not hold, nor would `Absent`.
     let of = Len::Table(Table::Job);
-    let fences =
-        vec![Fence::Room { of, minus: &[], add: 1, limit: 2 }, Fence::Absent(Table::Job, TWO)];
+    let fences = vec![Fence::Room { of, minus: &[], add: 1, limit: 2 }, Fence::Absent(Table::Job, TWO)];
     Fixture::<E>::done(f.apply(fences, vec![job(2)]).await);
     assert_eq!(f.len(of).await, 2);
     // What the batch removes does not make room for it.
@@ -242,8 +231,7 @@ async fn a_batch_with_a_failed_fence_writes_nothing<E: TestEngine>(mut f: Fixtur
         Fence::Room { of: Len::Index(Index::Completed), minus: &[], add: 1, limit: 1 },
     ];
     for fence in failing {
-        let fences =
-            vec![Fence::Absent(Table::Key, text("k")), Fence::Absent(Table::Job, TWO), fence];
+        let fences = vec![Fence::Absent(Table::Key, text("k")), Fence::Absent(Table::Job, TWO), fence];
         let applied = f.apply(fences.clone(), writes.clone()).await;
         let Applied::Changed(failed) = applied else { panic!("{applied:?}") };
         assert_eq!(failed.len(), 1, "{fences:?}");

@@ -2,13 +2,11 @@
 
 use crate::engines::TestEngine;
 use bytes::{BufMut, Bytes};
-use redrive::{
-    domain::{ids::QueueName, time::Timestamp},
-    env::ManualClock,
-    store::storage::{
-        Applied, Batch, Done, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, Position,
-        Read, Reads, RecordKey, Rule, Storage, Table, Take, Taken, Version, Was, Write,
-    },
+use redrive::domain::{QueueName, Timestamp};
+use redrive::env::ManualClock;
+use redrive::store::storage::{
+    Applied, Batch, Done, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, Position, Read, Reads, RecordKey,
+    Rule, Storage, Table, Take, Taken, Version, Was, Write,
 };
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -1,15 +1,9 @@
 //! Entries of indexes: their order, ranges, and what becomes ready.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, NO_JOBS, bytes, position, text},
-};
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Entry, HAS_HISTORY_TAG, Index, Len, Member, Position, Read, RecordKey, Table, Write,
-    },
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, NO_JOBS, bytes, position, text};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{Entry, HAS_HISTORY_TAG, Index, Len, Member, Position, Read, RecordKey, Table, Write};
 
 fn insert(index: Index, entries: &[Entry]) -> Vec<Write> {
     entries.iter().map(|entry| Write::Insert(index, entry.clone())).collect()
@@ -69,9 +63,13 @@ async fn ready_goes_by_rank_then_time_then_number<E: TestEngine>(mut f: Fixture<
 
 async fn a_member_has_one_score<E: TestEngine>(mut f: Fixture<E>) {
     let request = || Member::Record(Table::Request, text("a"));
-    for score in [50, 70, 60] {
+    let mut before = None;
+    for score in [50, 70, 70, 60] {
         let entry = Entry { score, member: request() };
-        f.write(vec![Write::Insert(Index::Expires, entry.clone())]).await;
+        let removed = before.replace(entry.clone()).filter(|before| before.score != score);
+        let mut writes: Vec<_> = removed.map(|before| Write::Remove(Index::Expires, before)).into_iter().collect();
+        writes.push(Write::Insert(Index::Expires, entry.clone()));
+        f.write(writes).await;
         f.write(vec![Write::Insert(Index::Deadline, Entry::number(score, 3))]).await;
         assert_eq!(f.score(Index::Expires, request()).await, Some(score));
         assert_eq!(f.entries(Index::Expires).await, [entry]);
@@ -106,10 +104,7 @@ async fn an_entry_moves_within_one_batch<E: TestEngine>(mut f: Fixture<E>) {
     let at = position(1, 300, 4);
     f.write(vec![Write::Insert(Index::Scheduled, Entry::waiting(at))]).await;
     let done = f
-        .write(vec![
-            Write::Remove(Index::Scheduled, Entry::waiting(at)),
-            Write::Insert(Index::Ready, Entry::ready(at)),
-        ])
+        .write(vec![Write::Remove(Index::Scheduled, Entry::waiting(at)), Write::Insert(Index::Ready, Entry::ready(at))])
         .await;
     assert_eq!(done.ready, 1);
     assert_eq!(f.entries(Index::Scheduled).await, []);
@@ -136,11 +131,7 @@ async fn scores_of_members<E: TestEngine>(mut f: Fixture<E>) {
 
 /// The numbers of a range over `Deadline`.
 async fn range<E: TestEngine>(
-    f: &mut Fixture<E>,
-    after: Option<Entry>,
-    up_to: Option<u64>,
-    limit: usize,
-    reverse: bool,
+    f: &mut Fixture<E>, after: Option<Entry>, up_to: Option<u64>, limit: usize, reverse: bool,
 ) -> Vec<u64> {
     let read = Read::Range { index: Index::Deadline, after, up_to, limit, reverse };
     f.read(read).await.entries().iter().filter_map(|entry| entry.member.job()).collect()
@@ -205,8 +196,7 @@ async fn ranges_page_through_every_kind_of_member<E: TestEngine>(mut f: Fixture<
     let probes = probes.map(|(epoch, number)| Member::Probe { epoch, number });
     f.write(insert(Index::Probe, &probes.map(|member| Entry { score: 1, member }))).await;
 
-    for index in [Index::Scheduled, Index::Ready, Index::FinishedKey, Index::Expires, Index::Probe]
-    {
+    for index in [Index::Scheduled, Index::Ready, Index::FinishedKey, Index::Expires, Index::Probe] {
         let mut all = f.entries(index).await;
         assert!(all.len() > 1);
         for reverse in [false, true] {
@@ -243,10 +233,8 @@ async fn how_many_are_ahead_in_ready<E: TestEngine>(mut f: Fixture<E>) {
 
 async fn what_is_due_becomes_ready<E: TestEngine>(mut f: Fixture<E>) {
     let now = f.now().millis();
-    let retrying =
-        [position(5, now - 2, 1), position(0, now - 1, 2), position(0, now, 3)].map(Entry::waiting);
-    let scheduled =
-        [position(1, now, 4), position(1, now + 1, 5), position(0, now + 9, 6)].map(Entry::waiting);
+    let retrying = [position(5, now - 2, 1), position(0, now - 1, 2), position(0, now, 3)].map(Entry::waiting);
+    let scheduled = [position(1, now, 4), position(1, now + 1, 5), position(0, now + 9, 6)].map(Entry::waiting);
     f.write(insert(Index::Retrying, &retrying)).await;
     f.write(insert(Index::Scheduled, &scheduled)).await;
 
@@ -271,15 +259,12 @@ async fn what_is_due_becomes_ready<E: TestEngine>(mut f: Fixture<E>) {
 
 async fn the_ready_jobs_are_counted_after_the_batch<E: TestEngine>(mut f: Fixture<E>) {
     let at = |number| Entry::ready(position(0, 1, number));
-    let done =
-        f.write(vec![Write::Insert(Index::Ready, at(1)), Write::Insert(Index::Ready, at(2))]);
+    let done = f.write(vec![Write::Insert(Index::Ready, at(1)), Write::Insert(Index::Ready, at(2))]);
     assert_eq!(done.await.ready, 2);
-    let done =
-        f.write(vec![Write::Remove(Index::Ready, at(1)), Write::Insert(Index::Ready, at(3))]);
+    let done = f.write(vec![Write::Remove(Index::Ready, at(1)), Write::Insert(Index::Ready, at(3))]);
     assert_eq!(done.await.ready, 2);
     assert_eq!(f.write(vec![]).await.ready, 2);
-    let done =
-        f.write(vec![Write::Remove(Index::Ready, at(2)), Write::Remove(Index::Ready, at(3))]);
+    let done = f.write(vec![Write::Remove(Index::Ready, at(2)), Write::Remove(Index::Ready, at(3))]);
     assert_eq!(done.await.ready, 0);
 }
 

@@ -1,13 +1,9 @@
 //! Leases and their expiries.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, bytes},
-};
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{Entry, Fence, Index, Len, Member, RecordKey, Table, Was, Write},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, bytes};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{Entry, Fence, Index, Len, Member, RecordKey, Table, Was, Write};
 
 const KEY: RecordKey = RecordKey::Number(8);
 
@@ -81,12 +77,8 @@ async fn a_lease_is_rewritten_and_extended_at_once<E: TestEngine>(mut f: Fixture
 /// An expiry that was read must not end a lease that was extended meanwhile.
 async fn fences_on_a_lease_and_on_its_expiry<E: TestEngine>(mut f: Fixture<E>) {
     f.write(vec![put(8, 90, "lease")]).await;
-    let fences = |score| {
-        vec![
-            Fence::Is(Table::Lease, KEY, bytes("lease")),
-            Fence::At(Index::Leased, Entry::number(score, 8)),
-        ]
-    };
+    let fences =
+        |score| vec![Fence::Is(Table::Lease, KEY, bytes("lease")), Fence::At(Index::Leased, Entry::number(score, 8))];
     assert_eq!(f.failing(fences(90)).await, []);
     f.write(vec![extend(8, 120)]).await;
     assert_eq!(f.failing(fences(90)).await, [(1, Was::Score(Some(120)))]);

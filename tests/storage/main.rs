@@ -13,6 +13,7 @@ mod on_redis;
 #[path = "../store/redis_server.rs"]
 mod redis_server;
 
+mod bytes;
 mod catalogue;
 mod differential;
 mod fences;
@@ -21,6 +22,7 @@ mod leases;
 mod records;
 mod restart;
 mod sqlite;
+mod sqlite_files;
 mod sqlite_writer;
 mod take;
 mod take_limits;

@@ -1,21 +1,12 @@
 //! The engine on Redis: one server, a Cluster, and a Valkey that confirms every write.
 
 use crate::{engines::TestEngine, redis_server};
-use redrive::{
-    domain::store_clock::{Kept, StoreClock},
-    env::{Clock, ManualClock},
-    store::{
-        redis::{
-            Durability,
-            connection::{Address, ConnectionOptions},
-        },
-        redis::{Options, RedisStorage, TimeSource},
-    },
-};
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+use redrive::domain::{Kept, StoreClock};
+use redrive::env::{Clock, ManualClock};
+use redrive::store::redis::connection::{Address, ConnectionOptions};
+use redrive::store::redis::{Durability, Options, RedisStorage, TimeSource};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) struct OnRedis<S> {
     storage: RedisStorage,
@@ -78,11 +69,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl<S: Site> OnRedis<S> {
-    async fn start(
-        namespace: String,
-        clock: Arc<ManualClock>,
-        kept: Arc<Mutex<Option<Kept>>>,
-    ) -> Self {
+    async fn start(namespace: String, clock: Arc<ManualClock>, kept: Arc<Mutex<Option<Kept>>>) -> Self {
         let store_clock = Mutex::new(StoreClock::start(*lock(&kept), clock.read()));
         let (local, keep) = (clock.clone(), kept.clone());
         let time = TimeSource::Given(Arc::new(move || {

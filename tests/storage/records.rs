@@ -1,16 +1,10 @@
 //! Records, counters and marks.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, bytes, text},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, bytes, text};
 use bytes::Bytes;
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Counter, CounterGroup, Found, Len, Mark, Read, Reads, RecordKey, Table, Write,
-    },
-};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{Counter, CounterGroup, Found, Len, Mark, Read, Reads, RecordKey, Table, Write};
 
 /// One key of the kind that each table has.
 fn some_key(table: Table) -> RecordKey {
@@ -27,9 +21,7 @@ async fn every_table_keeps_replaces_and_deletes_records<E: TestEngine>(mut f: Fi
     for table in Table::ALL {
         let key = some_key(table);
         let put = |record: Bytes| match table {
-            Table::Lease => {
-                Write::PutLease { number: 7, expires_at: Timestamp::from_millis(5), record }
-            }
+            Table::Lease => Write::PutLease { number: 7, expires_at: Timestamp::from_millis(5), record },
             _ => Write::Put(table, some_key(table), record),
         };
         assert_eq!(f.record(table, key.clone()).await, None, "{table:?}");
@@ -109,14 +101,11 @@ async fn queues_do_not_see_each_other<E: TestEngine>(mut f: Fixture<E>) {
 
 async fn parts_of_a_number_are_deleted_together<E: TestEngine>(mut f: Fixture<E>) {
     let puts = [(6, 255), (7, 0), (7, 1), (7, 255), (8, 0)];
-    let put = |(number, part): (u64, u8)| {
-        Write::Put(Table::Attempt, RecordKey::Part(number, part), bytes("attempt"))
-    };
+    let put = |(number, part): (u64, u8)| Write::Put(Table::Attempt, RecordKey::Part(number, part), bytes("attempt"));
     let mut writes: Vec<_> = puts.into_iter().map(put).collect();
     writes.push(Write::Put(Table::Failure, RecordKey::Part(7, 0), bytes("failure")));
     f.write(writes).await;
-    f.write(vec![Write::DeleteParts(Table::Attempt, 7), Write::DeleteParts(Table::Attempt, 9)])
-        .await;
+    f.write(vec![Write::DeleteParts(Table::Attempt, 7), Write::DeleteParts(Table::Attempt, 9)]).await;
     for (number, part) in puts {
         let left = f.record(Table::Attempt, RecordKey::Part(number, part)).await;
         assert_eq!(left.is_some(), number != 7, "{number}/{part}");
@@ -133,11 +122,8 @@ async fn lengths_of_tables_count_records_once<E: TestEngine>(mut f: Fixture<E>) 
         .await;
         assert_eq!(f.len(Len::Table(Table::Job)).await, 2);
     }
-    f.write(vec![
-        Write::Delete(Table::Job, RecordKey::Number(2)),
-        Write::Delete(Table::Job, RecordKey::Number(3)),
-    ])
-    .await;
+    f.write(vec![Write::Delete(Table::Job, RecordKey::Number(2)), Write::Delete(Table::Job, RecordKey::Number(3))])
+        .await;
     assert_eq!(f.len(Len::Table(Table::Job)).await, 1);
 }
 
@@ -162,8 +148,7 @@ async fn a_scan_pages_through_a_table_by_key<E: TestEngine>(mut f: Fixture<E>) {
         after = Some(last.clone());
         seen.extend(page);
     }
-    let expected: Vec<_> =
-        keys.iter().map(|number| (RecordKey::Number(*number), bytes("job"))).collect();
+    let expected: Vec<_> = keys.iter().map(|number| (RecordKey::Number(*number), bytes("job"))).collect();
     assert_eq!(seen, expected);
 
     // What it goes on after need not be there.
@@ -194,12 +179,8 @@ async fn counters_are_sums_that_go_at_zero<E: TestEngine>(mut f: Fixture<E>) {
     let succeeded = f.read(Read::Counters(CounterGroup::Succeeded(2))).await.counters();
     assert_eq!(succeeded, [(Counter::Succeeded(2), 4)]);
 
-    f.write(vec![
-        Write::Add(timeout(), -1),
-        Write::Add(Counter::Total(2), -1),
-        Write::Add(Counter::Succeeded(1), -3),
-    ])
-    .await;
+    f.write(vec![Write::Add(timeout(), -1), Write::Add(Counter::Total(2), -1), Write::Add(Counter::Succeeded(1), -3)])
+        .await;
     assert_eq!(f.read(Read::Counters(CounterGroup::ErrorTypes)).await.counters(), []);
     assert_eq!(sorted(f.read(Read::Counters(CounterGroup::Totals)).await), totals[..1]);
     assert_eq!(f.read(Read::Counters(CounterGroup::Succeeded(1))).await.counters(), []);

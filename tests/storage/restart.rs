@@ -1,15 +1,10 @@
 //! What a restart must not change.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, bytes, name, position, text},
-};
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Counter, CounterGroup, Entry, Found, Index, Len, Mark, Read, Reads, RecordKey, Storage,
-        Table, Write,
-    },
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, bytes, name, position, text};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{
+    Counter, CounterGroup, Entry, Found, Index, Len, Mark, Read, Reads, RecordKey, Storage, Table, Write,
 };
 
 async fn everything_is_there_after_a_restart<E: TestEngine>(mut f: Fixture<E>) {

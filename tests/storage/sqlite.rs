@@ -1,18 +1,13 @@
 //! SQLite as the suite runs on it: every call is a transaction of the writer, and every read is compared with a reader's.
 
 use crate::engines::TestEngine;
-use redrive::{
-    domain::{ids::QueueName, time::Timestamp},
-    env::ManualClock,
-    queue::poll_once,
-    store::{
-        StoreError,
-        sqlite::{Durability, Options, SqliteStorage, SqliteStore, Work},
-        storage::{
-            Applied, Batch, Found, LeaseTemplate, Read, Reads, RecordKey, Storage, Table, Take,
-            Taken,
-        },
-    },
+use redrive::domain::{QueueName, Timestamp};
+use redrive::env::ManualClock;
+use redrive::queue::poll_once;
+use redrive::store::StoreError;
+use redrive::store::sqlite::{Durability, Options, SqliteEngine, SqliteStorage, Work};
+use redrive::store::storage::{
+    Applied, Batch, Found, LeaseTemplate, Read, Reads, RecordKey, Storage, Table, Take, Taken,
 };
 use std::{any::Any, ops::Range, path::Path, sync::Arc};
 use tempfile::TempDir;
@@ -46,35 +41,28 @@ impl Work for Calls {
         call.adds_jobs
     }
 
-    fn run(
-        &mut self,
-        storage: &mut SqliteStorage<'_>,
-        calls: Vec<Call>,
-    ) -> Result<Vec<Answer>, StoreError> {
+    fn run(&mut self, storage: &mut SqliteStorage<'_>, calls: Vec<Call>) -> Result<Vec<Answer>, StoreError> {
         calls.into_iter().map(|call| (call.run)(storage)).collect()
     }
 }
 
-pub(crate) struct SqliteCalls(pub(crate) SqliteStore<Calls>);
+pub(crate) struct SqliteCalls(pub(crate) SqliteEngine<Calls>);
 
 impl SqliteCalls {
     pub(crate) fn open(directory: &Path, clock: Arc<ManualClock>) -> Self {
         let mut options = Options::new(directory);
         options.durability = Durability::None;
-        Self(SqliteStore::open(options, clock, Calls).unwrap())
+        Self(SqliteEngine::open(options, clock, Calls).unwrap())
     }
 
     pub(crate) async fn call<T: Send + 'static>(
-        &self,
-        run: impl FnOnce(&mut SqliteStorage<'_>) -> Result<T, StoreError> + Send + 'static,
+        &self, run: impl FnOnce(&mut SqliteStorage<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.run(false, run).await
     }
 
     pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        adds_jobs: bool,
-        run: impl FnOnce(&mut SqliteStorage<'_>) -> Result<T, StoreError> + Send + 'static,
+        &self, adds_jobs: bool, run: impl FnOnce(&mut SqliteStorage<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let run: Run = Box::new(|storage| Ok(Box::new(run(storage)?)));
         let (reply, answer) = oneshot::channel();
@@ -93,11 +81,7 @@ impl Reads for SqliteCalls {
         self.0.now()
     }
 
-    async fn read(
-        &mut self,
-        queue: &QueueName,
-        reads: &[Read],
-    ) -> Result<Option<Vec<Found>>, StoreError> {
+    async fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Result<Option<Vec<Found>>, StoreError> {
         let asked = (queue.clone(), reads.to_vec());
         let found = self.call(move |storage| done(storage.read(&asked.0, &asked.1))).await?;
         let asked = (queue.clone(), reads.to_vec());
@@ -106,11 +90,7 @@ impl Reads for SqliteCalls {
         Ok(found)
     }
 
-    async fn queues(
-        &mut self,
-        after: Option<&QueueName>,
-        limit: usize,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>, StoreError> {
         let asked = after.cloned();
         let found = self.call(move |storage| done(storage.queues(asked.as_ref(), limit))).await?;
         let asked = after.cloned();
@@ -119,11 +99,7 @@ impl Reads for SqliteCalls {
         Ok(found)
     }
 
-    async fn holders(
-        &mut self,
-        table: Table,
-        key: &RecordKey,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn holders(&mut self, table: Table, key: &RecordKey) -> Result<Vec<QueueName>, StoreError> {
         let asked = key.clone();
         let found = self.call(move |storage| done(storage.holders(table, &asked))).await?;
         let asked = key.clone();
@@ -139,14 +115,9 @@ impl Storage for SqliteCalls {
         self.call(move |storage| done(storage.apply(&queue, &batch))).await
     }
 
-    async fn take(
-        &mut self,
-        queue: &QueueName,
-        take: &Take<'_>,
-    ) -> Result<Option<Taken>, StoreError> {
+    async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>, StoreError> {
         let (queue, tail) = (queue.clone(), take.lease.tail.to_vec());
-        let Take { whole, rule, jobs, bytes, first_fits, promote, lease, max_leases } =
-            take.clone();
+        let Take { whole, rule, jobs, bytes, first_fits, promote, lease, max_leases } = take.clone();
         let LeaseTemplate { started_at, expires_at, duration_ms, seed, .. } = lease;
         self.call(move |storage| {
             let tail = &tail[..];
@@ -162,11 +133,7 @@ impl Storage for SqliteCalls {
         self.call(move |storage| done(storage.register(&queue, max))).await
     }
 
-    async fn forget(
-        &mut self,
-        queue: &QueueName,
-        unused_since: Timestamp,
-    ) -> Result<bool, StoreError> {
+    async fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> Result<bool, StoreError> {
         let queue = queue.clone();
         self.call(move |storage| done(storage.forget(&queue, unused_since))).await
     }

@@ -1,16 +1,12 @@
 //! What SQLite's writer promises beyond the contract: whole transactions, and a store that stops before it loses something.
 
-use crate::{
-    fixture::{bytes, job_record, manual_clock, name, position, runtime},
-    sqlite::{Calls, SqliteCalls, done},
+use crate::fixture::{bytes, job_record, manual_clock, name, position, runtime};
+use crate::sqlite::{Calls, SqliteCalls, done};
+use redrive::store::sqlite::{Durability, OpenError, Options, SqliteEngine, SqliteStorage};
+use redrive::store::storage::{
+    Applied, Batch, Entry, Found, Index, Len, Read, Reads, RecordKey, Storage, Table, Write,
 };
-use redrive::store::{
-    Health, StoreError,
-    sqlite::{Durability, OpenError, Options, SqliteStorage, SqliteStore},
-    storage::{
-        Applied, Batch, Entry, Found, Index, Len, Read, Reads, RecordKey, Storage, Table, Write,
-    },
-};
+use redrive::store::{Health, StoreError};
 use std::{fs, path::Path};
 use tempfile::TempDir;
 
@@ -116,7 +112,7 @@ fn jobs_are_refused_when_the_disk_is_low() {
     runtime().block_on(async {
         let mut options = Options::new(directory.path());
         options.reserve_bytes = u64::MAX / 2;
-        let store = SqliteCalls(SqliteStore::open(options, manual_clock(), Calls).unwrap());
+        let store = SqliteCalls(SqliteEngine::open(options, manual_clock(), Calls).unwrap());
         let refused = store.run(true, |storage| add(storage, 1)).await.unwrap_err();
         assert!(matches!(refused, StoreError::DiskLow(_)), "{refused:?}");
         store.run(false, |storage| add(storage, 1)).await.unwrap();
@@ -134,40 +130,14 @@ fn a_directory_has_one_store_and_is_whole_when_it_is_closed() {
     };
     runtime().block_on(async {
         let store = SqliteCalls::open(directory.path(), manual_clock());
-        let second = SqliteStore::open(options(), manual_clock(), Calls);
-        assert!(matches!(second, Err(OpenError::Lock { .. })));
+        let second = SqliteEngine::open(options(), manual_clock(), Calls);
+        assert!(matches!(second, Err(OpenError::Directory { error, .. }) if error.to_string().starts_with("another redrive uses it")));
         store.call(|storage| add(storage, 1)).await.unwrap();
         store.0.close().await;
         let refused = store.call(|storage| add(storage, 2)).await.unwrap_err().to_string();
         assert!(refused.contains("closed"), "{refused}");
         let log = fs::metadata(directory.path().join("redrive.db-wal"));
         assert!(log.map_or(0, |log| log.len()) == 0);
-        SqliteStore::open(options(), manual_clock(), Calls).unwrap().close().await;
-    });
-}
-
-#[test]
-fn a_number_is_in_one_queue_at_a_time() {
-    let directory = TempDir::new().unwrap();
-    runtime().block_on(async {
-        let store = SqliteCalls::open(directory.path(), manual_clock());
-        store.call(|storage| add(storage, 1)).await.unwrap();
-        let found = store
-            .call(|storage| {
-                done(storage.register(&name("target"), 10))?;
-                let key = RecordKey::Number(1);
-                let writes = vec![Write::Put(Table::Job, key.clone(), bytes("moved"))];
-                done(storage.apply(&name("target"), &Batch { writes, ..Batch::default() }))?;
-                // What the source removes then is no longer its own.
-                let writes = vec![Write::Delete(Table::Job, key.clone())];
-                done(storage.apply(&name("jobs"), &Batch { writes, ..Batch::default() }))?;
-                let reads = [Read::Len(Len::Table(Table::Job)), Read::Record(Table::Job, key)];
-                let source = done(storage.read(&name("jobs"), &reads))?;
-                Ok((source, done(storage.read(&name("target"), &reads))?))
-            })
-            .await;
-        let (source, target) = found.unwrap();
-        assert_eq!(source.unwrap(), [Found::Number(0), Found::Record(None)]);
-        assert_eq!(target.unwrap(), [Found::Number(1), Found::Record(Some(bytes("moved")))]);
+        SqliteEngine::open(options(), manual_clock(), Calls).unwrap().close().await;
     });
 }

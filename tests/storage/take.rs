@@ -1,16 +1,11 @@
 //! Which jobs a take takes, and when it takes none.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, NO_JOBS, name, numbers_of, position},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, NO_JOBS, name, numbers_of, position};
 use bytes::Bytes;
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Entry, GroupState, Index, Len, NO_GROUP, RecordKey, Rule, Table, Taken, Version,
-        WHOLE_QUEUE, Write,
-    },
+use redrive::domain::Timestamp;
+use redrive::store::storage::{
+    Entry, GroupState, Index, Len, NO_GROUP, RecordKey, Rule, Table, Taken, Version, WHOLE_QUEUE, Write,
 };
 
 async fn the_first_of_ready_are_taken<E: TestEngine>(mut f: Fixture<E>) {
@@ -63,11 +58,8 @@ async fn promotion_has_a_limit_for_each_index<E: TestEngine>(mut f: Fixture<E>) 
     let now = f.now().millis();
     for number in 1..=3 {
         let at = |job| Entry::waiting(position(0, now - 10 + number, job));
-        f.write(vec![
-            Write::Insert(Index::Retrying, at(number)),
-            Write::Insert(Index::Scheduled, at(number + 10)),
-        ])
-        .await;
+        f.write(vec![Write::Insert(Index::Retrying, at(number)), Write::Insert(Index::Scheduled, at(number + 10))])
+            .await;
     }
     let mut take = f.plain_take(1);
     take.promote = 2;

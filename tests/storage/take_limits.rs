@@ -1,16 +1,12 @@
 //! What limits a take: bytes, leases and probes.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, history_record, job_record, name, numbers_of, position},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, history_record, job_record, name, numbers_of, position};
 use bytes::Bytes;
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Entry, GroupState, HAS_HISTORY_TAG, Index, Len, Member, NO_GROUP, Position, Probes,
-        RecordKey, Rule, Table, Take, Version, Write, flag,
-    },
+use redrive::domain::Timestamp;
+use redrive::store::storage::{
+    Entry, GroupState, HAS_HISTORY_TAG, Index, Len, Member, NO_GROUP, Position, Probes, RecordKey, Rule, Table, Take,
+    Version, Write, flag,
 };
 
 /// Ready jobs 1, 2, … of these sizes.
@@ -140,8 +136,7 @@ async fn at_most_so_many_probes_run<E: TestEngine>(mut f: Fixture<E>) {
     let take = probing(&mut f, 6, 2).await;
     let taken = f.take(&take).await;
     assert_eq!((numbers_of(&taken), taken.oldest_probe), (vec![1, 2], None));
-    let probe =
-        |number| Entry { score: start.millis(), member: Member::Probe { epoch: 6, number } };
+    let probe = |number| Entry { score: start.millis(), member: Member::Probe { epoch: 6, number } };
     assert_eq!(f.entries(Index::Probe).await, [probe(1), probe(2)]);
 
     f.pass(10);

@@ -1,16 +1,12 @@
 //! The leases that a take writes, and the records that it returns.
 
-use crate::{
-    engines::TestEngine,
-    fixture::{Fixture, bytes, history_record, job_record, position},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{Fixture, bytes, history_record, job_record, position};
 use bytes::{BufMut, Bytes};
-use redrive::{
-    domain::{chance::Dice, time::Timestamp},
-    store::storage::{
-        Entry, Fence, GroupState, HAS_HISTORY_TAG, Index, LEASE_FENCE, LEASE_TAIL, NO_GROUP,
-        Position, RecordKey, Table, TakenJob, Version, Write, flag,
-    },
+use redrive::domain::{Rng, Timestamp};
+use redrive::store::storage::{
+    Entry, Fence, GroupState, HAS_HISTORY_TAG, Index, LEASE_FENCE, LEASE_TAIL, NO_GROUP, Position, RecordKey, Table,
+    TakenJob, Version, Write, flag,
 };
 
 fn tagged(number: u64) -> Position {
@@ -36,7 +32,7 @@ async fn a_new_job_is_leased_byte_for_byte<E: TestEngine>(mut f: Fixture<E>) {
 
     let mut expected = Vec::new();
     expected.put_u32(1);
-    expected.put_u64(Dice::new(0xdead_beef).roll());
+    expected.put_u64(Rng::new(0xdead_beef).next_u64());
     expected.put_u8(flag::OWN_ID | flag::LOOK);
     expected.put_u32(0x0102_0304);
     expected.put_uint(f.now().millis(), 6);
@@ -78,9 +74,9 @@ async fn nonces_follow_from_the_seed_in_the_order_of_jobs<E: TestEngine>(mut f: 
     // A job that is passed over uses up no nonce.
     take.rule.pass_over = Some(2);
     let taken = f.take(&take).await;
-    let mut rng = Dice::new(42);
+    let mut rng = Rng::new(42);
     for (job, number) in taken.jobs.iter().zip([1, 3, 4]) {
-        assert_eq!((job.number, &job.lease[4..12]), (number, &rng.roll().to_be_bytes()[..]));
+        assert_eq!((job.number, &job.lease[4..12]), (number, &rng.next_u64().to_be_bytes()[..]));
     }
 }
 

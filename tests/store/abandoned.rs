@@ -1,20 +1,19 @@
 //! Claims whose caller goes away: the jobs return, and nothing counts but the delivery.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::job::Progress,
-    store::{ABANDONED_CLAIM_KEPT, Claim, Unanswered},
-};
+use redrive::domain::Progress;
+use redrive::queue::Claim;
+use redrive::queue::{ABANDONED_CLAIM_KEPT, UndeliveredClaim};
 use std::task::{Context, Waker};
 
 /// Lets a claim wait behind a gate, and its caller go away before or after it is answered.
 async fn claim_behind_a_gate<S: Engine>(h: &Harness<S>, claim: Claim, answered: bool) {
     let mut wake = Context::from_waker(Waker::noop());
-    let gate = h.told.gate.lock().unwrap();
+    let gate = h.recorded.gate.lock().unwrap();
     // The store tells of this job, and has to wait for the gate.
-    let mut enqueue = Box::pin(h.store().enqueue(h.ask(), vec![job("gate")]));
+    let mut enqueue = Box::pin(h.store().enqueue(vec![job("gate")]));
     assert!(enqueue.as_mut().poll(&mut wake).is_pending());
-    let mut claim = Some(Box::pin(h.store().claim(h.ask(), claim)));
+    let mut claim = Some(Box::pin(h.store().claim(claim)));
     let polled = claim.as_mut().map(|claim| claim.as_mut().poll(&mut wake).is_pending());
     assert_eq!(polled, Some(true));
     if !answered {
@@ -32,7 +31,7 @@ async fn gone_before_the_answer<S: Engine>(h: &Harness<S>, claim: Claim) {
     claim_behind_a_gate(h, claim, false).await;
 }
 
-/// The answer is there, but nobody comes for it.
+/// The answer is there, but the caller is gone.
 async fn gone_with_the_answer<S: Engine>(h: &Harness<S>, claim: Claim) {
     claim_behind_a_gate(h, claim, true).await;
 }
@@ -43,7 +42,7 @@ fn counts_nowhere(progress: &Progress) {
 }
 
 store_test! {
-    async fn a_job_that_nobody_waits_for_is_back_at_its_old_place(h) {
+    async fn a_job_whose_claimer_has_gone_is_back_at_its_old_place(h) {
         h.enqueue(job("q").id("a").priority(1)).await;
         h.advance(MILLISECOND);
         h.enqueue(job("q").id("b").priority(1)).await;
@@ -60,7 +59,7 @@ store_test! {
 }
 
 store_test! {
-    async fn a_job_whose_answer_nobody_fetched_is_back_at_its_old_place(h) {
+    async fn a_job_whose_answer_did_not_arrive_is_back_at_its_old_place(h) {
         h.enqueue(job("q").id("a")).await;
         h.advance(MILLISECOND);
         h.enqueue(job("q").id("b")).await;
@@ -106,11 +105,11 @@ store_test! {
 }
 
 store_test! {
-    async fn whoever_repeats_an_abandoned_request_has_its_jobs_for_good(h) {
+    async fn a_repeated_undelivered_claim_keeps_its_jobs(h) {
         h.enqueue(job("q")).await;
         let claim = Claim { request_id: "r".into(), ..claim_of(&["q"], 1) };
         gone_before_the_answer(&h, claim.clone()).await;
-        let again = h.try_claim(claim).await.jobs.remove(0);
+        let again = h.try_claim(claim).await.jobs[0].clone();
         assert_eq!(again.delivery.attempt, 1);
         h.advance(ABANDONED_CLAIM_KEPT * 2);
         h.sweep().await;
@@ -163,7 +162,8 @@ store_test! {
         let claim = Claim { request_id: "r".into(), ..claim_of(&["q"], 1) };
         let first = h.try_claim(claim.clone()).await;
         let again = h.try_claim(claim).await;
-        let unanswered = Unanswered::new(&first.jobs, first.answer, "r");
+        let leases = first.jobs.iter().map(|job| job.delivery.lease.clone()).collect();
+        let unanswered = UndeliveredClaim { leases, answer: first.answer, after: ABANDONED_CLAIM_KEPT };
         h.store().unclaim(unanswered).await.unwrap();
         h.advance(ABANDONED_CLAIM_KEPT);
         h.sweep().await;

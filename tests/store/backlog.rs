@@ -1,15 +1,13 @@
 //! A Redis of its own with a long line of jobs, and what it tells of the work that they are.
 
-use crate::{builders::*, redis_server::Server, told::Told};
-use redrive::{
-    domain::{limits::Limits, settings::Settings},
-    env::SystemClock,
-    queue::hosts::redis::RedisStore,
-    store::{
-        Ask, Nack, Settlements, Store,
-        redis::{Options, connection::Address},
-    },
-};
+use crate::{builders::*, recorded_events::RecordedEvents, redis_server::Server};
+use redrive::domain::Limits;
+use redrive::env::SystemClock;
+use redrive::queue::hosts::redis::RedisStore;
+use redrive::queue::{Nack, Settlements};
+use redrive::queue::{Setup, Subscribers};
+use redrive::store::redis::Options;
+use redrive::store::redis::connection::Address;
 use std::sync::Arc;
 
 /// Of a job with a body of 200 bytes and no key.
@@ -44,8 +42,10 @@ impl Backlog {
         let address = Address::parse(server.address()).unwrap();
         let options = Options { heartbeat: false, ..Options::new(address) };
         let max_queues = Limits::default().queues;
-        let (clock, told) = (Arc::new(SystemClock::new()), Arc::new(Told::default()));
-        let store = RedisStore::open_redis(options, max_queues, false, clock, told).await.unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let subscribers = Subscribers::default().with(Arc::new(RecordedEvents::default()));
+        let setup = Setup { subscribers, ..Setup::default() };
+        let store = RedisStore::open_redis(options, max_queues, false, clock, setup).await.unwrap();
         let mut redis = redis::Client::open(server.address()).unwrap().get_connection().unwrap();
         let slow = redis::cmd("CONFIG")
             .arg("SET")
@@ -56,16 +56,12 @@ impl Backlog {
         Self { store, redis, _server: server }
     }
 
-    fn ask() -> Ask {
-        Ask { settings: Arc::new(Settings::default()), seed: redrive::env::random() }
-    }
-
     /// Adds jobs, a thousand with each call.
     pub(crate) async fn grow(&self, jobs: usize) {
         let body = "x".repeat(BODY_BYTES);
         for begun in (0..jobs).step_by(1_000) {
             let some = vec![job("q").body(&body); (jobs - begun).min(1_000)];
-            for added in self.store.enqueue(Self::ask(), some).await.unwrap() {
+            for added in self.store.enqueue(some).await.unwrap() {
                 added.unwrap();
             }
         }
@@ -95,21 +91,21 @@ impl Backlog {
         Calls { all, slow }
     }
 
-    /// The commands that it takes to enqueue one, to claim ten, and to bury one.
+    /// The commands that it takes to enqueue one, to claim ten, and to dead_letter one.
     pub(crate) async fn commands_of_one_round(&mut self) -> [usize; 3] {
         let mut counts = [0; 3];
         let before = self.commands();
         self.grow(1).await;
         counts[0] = self.commands() - before;
         let before = self.commands();
-        let jobs = self.store.claim(Self::ask(), claim_of(&["q"], 10)).await.unwrap().jobs;
+        let jobs = self.store.claim(claim_of(&["q"], 10)).await.unwrap().jobs.delivered();
         assert_eq!(jobs.len(), 10);
         counts[1] = self.commands() - before;
         let before = self.commands();
         let lease = jobs[0].delivery.lease.clone();
-        let nacks = vec![Nack { lease, ending: permanent(), checkpoint: String::new() }];
+        let nacks = vec![Nack { lease, outcome: permanent(), checkpoint: String::new() }];
         let settlements = Settlements { nacks, ..Settlements::default() };
-        self.store.settle(Self::ask(), settlements).await.unwrap();
+        self.store.settle(settlements).await.unwrap();
         counts[2] = self.commands() - before;
         counts
     }

@@ -1,16 +1,10 @@
 //! The breaker of a queue's work: what opens it, what it lets through, and what closes it again.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::{
-        breaker::{BreakerState, Guarded},
-        job::{AttemptStatus, DeadReason, Next},
-        lease::Lease,
-        rules::{ErrorRule, Matcher, StatusPattern, Then},
-        verdict::Ending,
-    },
-    store::{BreakerOrder, IdleReason},
+use redrive::domain::{
+    AttemptStatus, BreakerKind, BreakerState, DeadReason, ErrorRule, Lease, Matcher, Next, Outcome, StatusPattern, Then,
 };
+use redrive::queue::{BreakerOrder, IdleReason};
 use std::time::Duration;
 
 /// Of the default breaker.
@@ -55,10 +49,10 @@ fn holding(status: &str) -> ErrorRule {
     ErrorRule::at(0, Matcher { http_status, ..Matcher::default() }, Then::Hold)
 }
 
-fn too_many_requests(retry_after: Option<Duration>) -> Ending {
-    let mut failure = redrive::domain::failure::Failure::new("Http", "slow down");
+fn too_many_requests(retry_after: Option<Duration>) -> Outcome {
+    let mut failure = redrive::domain::Failure::new("Http", "slow down");
     failure.http_status = 429;
-    Ending::Failed { failure, permanent: false, retry_after }
+    Outcome::Failed { failure, permanent: false, retry_after }
 }
 
 // ---- CLOSED → OPEN ----
@@ -84,9 +78,9 @@ store_test! {
         let view = h.breakers("q").await.work;
         assert_eq!((view.breaker.trips, view.failures), (1, 0));
         assert_eq!(view.breaker.last_error, "Timeout: it did not work");
-        let notices = h.told.take_breakers();
-        let told: Vec<_> = notices.iter().map(|notice| (notice.name.guarded, notice.state)).collect();
-        assert_eq!(told, [(Guarded::Work, BreakerState::Open)]);
+        let notices = h.recorded.take_breakers();
+        let told: Vec<_> = notices.iter().map(|notice| (notice.name.kind, notice.state)).collect();
+        assert_eq!(told, [(BreakerKind::Work, BreakerState::Open)]);
         assert_eq!(notices[0].probe_at, idle.until);
         assert_eq!(h.queue("q").await.unwrap().breaker, view.breaker);
     }
@@ -96,8 +90,8 @@ store_test! {
     async fn permanent_failures_releases_and_expired_leases_do_not_open_it(h) {
         let leases = h.out(15).await;
         for (number, lease) in leases[..10].iter().enumerate() {
-            let ending = if number % 2 == 0 { permanent() } else { Ending::Released { retry_after: None } };
-            h.nack(lease.clone(), ending).await.unwrap();
+            let outcome = if number % 2 == 0 { permanent() } else { Outcome::Released { retry_after: None } };
+            h.nack(lease.clone(), outcome).await.unwrap();
         }
         h.advance(seconds(31));
         assert_eq!(h.sweep().await.expired.len(), 5);
@@ -133,7 +127,7 @@ store_test! {
             assert_eq!(attempt.next, Next::Later { at: h.now().after(SECOND) }, "as for retry 1");
             assert!(attempt.explanation.contains("not counted"), "{}", attempt.explanation);
         }
-        let view = h.view(&redrive::domain::ids::JobId::parse("j19")).await;
+        let view = h.view(&redrive::domain::JobId::parse("j19")).await;
         assert_eq!((view.progress.tries, view.progress.uncounted), (0, 1));
         assert_eq!(view.attempts.len(), 1, "it is recorded all the same");
     }
@@ -177,7 +171,7 @@ store_test! {
         });
         h.trip().await;
         let (mut uncounted, mut probes) = (0, 0);
-        // Everybody else is out of the way.
+        // The other jobs must not be delivered.
         h.cancel("spare").await.unwrap();
         for number in 1..5 {
             h.cancel(&format!("j{number}")).await.unwrap();
@@ -190,7 +184,7 @@ store_test! {
             let attempt = h.nack(probe.delivery.lease, failed("Timeout")).await.unwrap();
             assert!(attempt.probe);
             uncounted += u32::from(!attempt.counted);
-            if attempt.next == Next::Bury(DeadReason::Exhausted) {
+            if attempt.next == Next::DeadLetter(DeadReason::Exhausted) {
                 break;
             }
         }
@@ -225,17 +219,17 @@ store_test! {
 store_test! {
     async fn half_open_begins_at_probe_at_and_the_waiters_are_told(h) {
         h.trip().await;
-        h.told.take_breakers();
+        h.recorded.take_breakers();
         let probe_at = h.now().after(RECOVERY);
         assert!(h.due().await.contains(&probe_at) || h.sweep().await.next <= Some(probe_at));
         h.advance(RECOVERY - MILLISECOND);
         h.sweep().await;
-        h.told.take_available();
+        h.recorded.take_available();
         assert_eq!(h.idle("q").await.reason, IdleReason::BreakerOpen);
         h.advance(MILLISECOND);
         h.sweep().await;
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "for one probe, whatever waits");
-        let states: Vec<_> = h.told.take_breakers().iter().map(|notice| notice.state).collect();
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1)], "for one probe, whatever waits");
+        let states: Vec<_> = h.recorded.take_breakers().iter().map(|notice| notice.state).collect();
         assert_eq!(states, [BreakerState::HalfOpen]);
         let probe = h.claim_many("q", 10).await;
         assert_eq!(probe.len(), 1);
@@ -248,14 +242,14 @@ store_test! {
 }
 
 store_test! {
-    async fn nobody_is_told_of_jobs_that_are_held_back(h) {
+    async fn jobs_that_are_held_back_wake_no_waiter(h) {
         h.trip().await;
-        h.told.take_available();
+        h.recorded.take_available();
         h.enqueue(job("q")).await;
         h.advance(seconds(10));
         assert!(h.sweep().await.promoted > 0);
         h.settle(Default::default()).await;
-        assert_eq!(h.told.take_available(), []);
+        assert_eq!(h.recorded.take_available(), []);
     }
 }
 
@@ -263,12 +257,12 @@ store_test! {
     async fn a_probe_that_is_acked_closes_it_and_everything_flows(h) {
         h.half_open().await;
         let probe = h.claim("q").await.delivery.lease;
-        h.told.take_available();
-        h.told.take_breakers();
+        h.recorded.take_available();
+        h.recorded.take_breakers();
         h.ack(probe).await.unwrap();
         assert_eq!(h.breaker_state().await, BreakerState::Closed);
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 5)]);
-        let states: Vec<_> = h.told.take_breakers().iter().map(|notice| notice.state).collect();
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 5)]);
+        let states: Vec<_> = h.recorded.take_breakers().iter().map(|notice| notice.state).collect();
         assert_eq!(states, [BreakerState::Closed]);
         assert_eq!(h.drain("q").await.len(), 5);
     }
@@ -329,10 +323,10 @@ store_test! {
         h.advance(RECOVERY - MILLISECOND);
         h.sweep().await;
         assert_eq!(h.idle("q").await.reason, IdleReason::Limited);
-        h.told.take_available();
+        h.recorded.take_available();
         h.advance(MILLISECOND);
         h.sweep().await;
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)]);
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1)]);
         let other = h.claim("q").await;
         assert!(other.delivery.probe);
         // It still counts when it comes back at last.
@@ -350,10 +344,10 @@ store_test! {
             let probe = h.claim("q").await;
             let lease = probe.delivery.lease;
             assert_eq!(h.idle("q").await.reason, IdleReason::Limited, "{how}");
-            h.told.take_available();
+            h.recorded.take_available();
             match how {
                 "permanent" => drop(h.nack(lease, permanent()).await.unwrap()),
-                "release" => drop(h.nack(lease, Ending::Released { retry_after: None }).await.unwrap()),
+                "release" => drop(h.nack(lease, Outcome::Released { retry_after: None }).await.unwrap()),
                 "unclaim" => h.unclaim(lease).await,
                 _ => {
                     h.cancel_in(probe.spec.id, None).await.unwrap();
@@ -363,7 +357,7 @@ store_test! {
             }
             assert_eq!(h.breaker_state().await, BreakerState::HalfOpen, "{how}");
             h.settle(Default::default()).await;
-            assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "{how}");
+            assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1)], "{how}");
         }
         assert!(h.claim("q").await.delivery.probe);
     }
@@ -390,11 +384,23 @@ store_test! {
 }
 
 store_test! {
+    async fn a_job_past_its_deadline_takes_no_probe_from_another(h) {
+        h.trip().await;
+        h.advance(RECOVERY);
+        let late = h.enqueue(job("q").id("late").priority(9).expires(MILLISECOND)).await;
+        h.advance(MILLISECOND);
+        let probes = h.claim_many("q", 3).await;
+        assert_eq!(probes.len(), 1, "one probe goes out");
+        assert!(h.view(&late).await.death.is_some());
+    }
+}
+
+store_test! {
     async fn a_claim_that_brings_its_probe_home_gets_the_next_jobs(h) {
         h.half_open().await;
         let lease = h.claim("q").await.delivery.lease;
         let mut claim = claim_of(&["q"], 10);
-        claim.settle.acks.push(redrive::store::Ack {
+        claim.settle.acks.push(redrive::queue::Ack {
             lease,
             note: String::new(),
             result: Default::default(),
@@ -436,8 +442,8 @@ store_test! {
             (leases[3].clone(), None, 60),
             (leases[4].clone(), Some(100_000), 3_600),
         ] {
-            let ending = too_many_requests(asked.map(seconds));
-            let attempt = h.nack(lease, ending).await.unwrap();
+            let outcome = too_many_requests(asked.map(seconds));
+            let attempt = h.nack(lease, outcome).await.unwrap();
             assert!(matches!(attempt.next, Next::Behind { .. }), "{asked:?}");
             assert_eq!(h.idle("q").await.until, Some(now.after(seconds(until))), "{asked:?}");
         }
@@ -451,8 +457,8 @@ store_test! {
         let leases = h.out(3).await;
         let force = |open| BreakerOrder::Force { open, reason: String::new() };
         h.set_breaker("queue:q", force(false)).await.unwrap();
-        let ending = too_many_requests(Some(seconds(17)));
-        let attempt = h.nack(leases[0].clone(), ending).await.unwrap();
+        let outcome = too_many_requests(Some(seconds(17)));
+        let attempt = h.nack(leases[0].clone(), outcome).await.unwrap();
         assert_eq!(attempt.next, Next::Later { at: h.now().after(seconds(17)) });
         h.set_breaker("queue:q", force(true)).await.unwrap();
         let attempt = h.nack(leases[1].clone(), too_many_requests(None)).await.unwrap();

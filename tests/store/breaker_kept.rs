@@ -1,10 +1,9 @@
 //! The breaker of a queue's work: operators step in, and nothing is forgotten over a restart.
 
 use crate::{breaker::RECOVERY, builders::*};
-use redrive::{
-    domain::{breaker::BreakerState, job::State},
-    store::{BreakerOrder, IdleReason, QueueRefused},
-};
+use redrive::domain::{BreakerState, State};
+use redrive::queue::Refusal;
+use redrive::queue::{BreakerOrder, IdleReason};
 use std::{sync::Arc, time::Duration};
 
 // ---- operators ----
@@ -19,10 +18,10 @@ store_test! {
         h.sweep().await;
         let idle = h.idle("q").await;
         assert_eq!((idle.reason, idle.until), (IdleReason::BreakerOpen, None));
-        h.told.take_available();
+        h.recorded.take_available();
         h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
         h.settle(Default::default()).await;
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)]);
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1)]);
         assert!(!h.claim("q").await.delivery.probe);
     }
 }
@@ -51,7 +50,7 @@ store_test! {
 
 store_test! {
     async fn the_breaker_of_a_queue_that_is_only_configured_can_be_set(h) {
-        assert_eq!(h.set_breaker("queue:q", BreakerOrder::Reset).await, Err(QueueRefused::NoSuchQueue));
+        assert_eq!(h.set_breaker("queue:q", BreakerOrder::Reset).await, Err(Refusal::BreakerNotFound { name: "queue:q".into() }));
         Arc::make_mut(&mut h.settings).queues.insert(queue("q"), Arc::default());
         let order = BreakerOrder::Force { open: true, reason: String::new() };
         h.set_breaker("queue:q", order).await.unwrap();
@@ -134,7 +133,7 @@ store_test! {
 
 store_test! {
     async fn a_queue_whose_breaker_is_forced_is_not_forgotten(h) {
-        h.bury(job("q").id("x")).await;
+        h.dead_letter(job("q").id("x")).await;
         h.purge(purge_of("q", oldest(1))).await.unwrap();
         let order = BreakerOrder::Force { open: true, reason: String::new() };
         h.set_breaker("queue:q", order).await.unwrap();
@@ -156,10 +155,10 @@ store_test! {
     async fn settings_that_change_take_effect_at_once(h) {
         h.trip().await;
         assert_eq!(h.idle("q").await.reason, IdleReason::BreakerOpen);
-        h.told.take_available();
+        h.recorded.take_available();
         h.set(|queue| queue.breaker.disabled = true);
         h.settle(Default::default()).await;
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "whoever waits for `spare` is told");
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1)], "the waiter for `spare` is notified");
         assert!(!h.claim("q").await.delivery.probe);
     }
 }
@@ -180,7 +179,7 @@ store_test! {
 store_test! {
     async fn a_job_shows_the_breaker_that_holds_it_back(h) {
         h.trip().await;
-        let view = h.view(&redrive::domain::ids::JobId::parse("spare")).await;
+        let view = h.view(&redrive::domain::JobId::parse("spare")).await;
         assert_eq!((view.state, view.breaker.open.is_some()), (State::Ready, true));
     }
 }

@@ -1,21 +1,11 @@
-//! Jobs, claims and endings in few words.
+//! Jobs, claims and outcomes in few words.
 
-use redrive::{
-    domain::{
-        dead_filter::DeadFilter,
-        failure::Failure,
-        glob::Glob,
-        ids::{DeadPart, JobId, QueueName},
-        job::{Body, Expiry, NewJob, Start},
-        policy::{Jitter, PolicyOverride},
-        settings::QueueSettings,
-        time::Timestamp,
-        verdict::Ending,
-    },
-    store::{
-        Claim, DeadLetterQuery, JobQuery, Purge, Requeue, Search, Settlements, Share, Sweep, Which,
-    },
+use redrive::domain::{
+    Body, DeadFilter, DeadPart, Failure, Glob, Jitter, JobId, NewJob, Outcome, PolicyOverride, QueueName,
+    QueueSettings, State, Timestamp, When,
 };
+use redrive::queue::Refusal;
+use redrive::queue::{Claim, DeadLetterQuery, JobQuery, Purge, Requeue, Search, Settlements, Share, Sweep, Which};
 use std::time::Duration;
 
 pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
@@ -40,8 +30,8 @@ pub(crate) fn job(name: &str) -> NewJob {
         headers: Vec::new(),
         body: Body::Text("body".into()),
         priority: 0,
-        start: Start::Now,
-        expiry: Expiry::Never,
+        start: None,
+        expiry: None,
         policy: None,
     }
 }
@@ -79,20 +69,17 @@ impl With for NewJob {
     }
 
     fn delay(mut self, delay: Duration) -> Self {
-        self.start = Start::After(delay);
+        self.start = Some(When::After(delay));
         self
     }
 
     fn expires(mut self, after: Duration) -> Self {
-        self.expiry = Expiry::After(after);
+        self.expiry = Some(When::After(after));
         self
     }
 
     fn retries(mut self, max_retries: u32) -> Self {
-        self.policy = Some(Box::new(PolicyOverride {
-            max_retries: Some(max_retries),
-            ..PolicyOverride::default()
-        }));
+        self.policy = Some(Box::new(PolicyOverride { max_retries: Some(max_retries), ..PolicyOverride::default() }));
         self
     }
 }
@@ -116,32 +103,28 @@ pub(crate) fn claim_shares(shares: &[(&str, usize)], max_jobs: usize) -> Claim {
     Claim { shares: shares.iter().map(share).collect(), ..claim_of(&[], max_jobs) }
 }
 
-pub(crate) fn failed(error_type: &str) -> Ending {
+pub(crate) fn failed(error_type: &str) -> Outcome {
     failed_with(Failure::new(error_type, "it did not work"))
 }
 
-pub(crate) fn failed_with(failure: Failure) -> Ending {
-    Ending::Failed { failure, permanent: false, retry_after: None }
+pub(crate) fn failed_with(failure: Failure) -> Outcome {
+    Outcome::Failed { failure, permanent: false, retry_after: None }
 }
 
-pub(crate) fn failed_retry_after(retry_after: Duration) -> Ending {
-    Ending::Failed {
+pub(crate) fn failed_retry_after(retry_after: Duration) -> Outcome {
+    Outcome::Failed {
         failure: Failure::new("Busy", "come back later"),
         permanent: false,
         retry_after: Some(retry_after),
     }
 }
 
-pub(crate) fn permanent() -> Ending {
-    Ending::Failed {
-        failure: Failure::new("Hopeless", "it will never work"),
-        permanent: true,
-        retry_after: None,
-    }
+pub(crate) fn permanent() -> Outcome {
+    Outcome::Failed { failure: Failure::new("Hopeless", "it will never work"), permanent: true, retry_after: None }
 }
 
-pub(crate) fn released() -> Ending {
-    Ending::Released { retry_after: None }
+pub(crate) fn released() -> Outcome {
+    Outcome::Released { retry_after: None }
 }
 
 /// Delays exactly as the strategy says.
@@ -209,4 +192,16 @@ pub(crate) fn found(filter: DeadFilter, limit: usize) -> Which {
 
 pub(crate) fn oldest(limit: usize) -> Which {
     Which::Oldest { limit, among: None }
+}
+
+pub(crate) fn no_queue(name: &str) -> Refusal {
+    Refusal::QueueNotFound { queue: queue(name) }
+}
+
+pub(crate) fn no_job(id: &str) -> Refusal {
+    Refusal::JobNotFound { id: id.into(), searched: None }
+}
+
+pub(crate) fn wrong_state(id: &str, state: State) -> Refusal {
+    Refusal::WrongState { id: id.into(), state }
 }

@@ -1,16 +1,12 @@
 //! Cancel: a waiting job goes for good, a running one dies unless it is acked.
 
 use crate::builders::*;
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{AttemptStatus, DeadReason, Next, State},
-    },
-    store::{Cancelled, Claim, JobRefused, Totals},
-};
+use redrive::domain::{AttemptStatus, DeadReason, JobId, Next, State};
+use redrive::queue::Refusal;
+use redrive::queue::{Cancelled, Claim, Totals};
 
-const GONE: Result<Cancelled, JobRefused> = Ok(Cancelled::Removed);
-const ASKED: Result<Cancelled, JobRefused> = Ok(Cancelled::Requested);
+const GONE: Result<Cancelled, Refusal> = Ok(Cancelled::Removed);
+const ASKED: Result<Cancelled, Refusal> = Ok(Cancelled::Requested);
 
 store_test! {
     async fn a_waiting_job_is_gone_for_good(h) {
@@ -20,7 +16,7 @@ store_test! {
         assert_eq!(h.cancel("ready").await, GONE);
         assert_eq!(h.cancel("later").await, GONE);
         assert_eq!(h.cancel(&made.to_string()).await, GONE);
-        assert_eq!(h.cancel("ready").await, Err(JobRefused::NoSuchJob));
+        assert_eq!(h.cancel("ready").await, Err(no_job("ready")));
         assert!(h.views(&JobId::parse("ready")).await.is_empty());
         assert_eq!(h.depths("q").await, Default::default());
         assert_eq!(h.queue("q").await.unwrap().totals.cancelled, 3);
@@ -84,7 +80,7 @@ store_test! {
 store_test! {
     async fn a_cancelled_job_dies_of_whatever_ends_it(h) {
         h.set(without_jitter);
-        for (id, ending) in [
+        for (id, outcome) in [
             ("failed", Some(failed("E"))),
             ("released", Some(released())),
             ("hopeless", Some(permanent())),
@@ -94,10 +90,10 @@ store_test! {
             let lease = h.claim("q").await.delivery.lease;
             assert_eq!(h.cancel(id).await, ASKED);
             h.reopen().await;
-            match ending {
-                Some(ending) => {
-                    let attempt = h.nack(lease, ending).await.unwrap();
-                    assert_eq!(attempt.next, Next::Bury(DeadReason::Cancelled), "{id}");
+            match outcome {
+                Some(outcome) => {
+                    let attempt = h.nack(lease, outcome).await.unwrap();
+                    assert_eq!(attempt.next, Next::DeadLetter(DeadReason::Cancelled), "{id}");
                 }
                 None => {
                     h.advance(seconds(30));
@@ -107,7 +103,7 @@ store_test! {
             let view = h.view(&JobId::parse(id)).await;
             assert_eq!(view.death.unwrap().reason, DeadReason::Cancelled, "{id}");
             assert_eq!(view.attempts[0].status, AttemptStatus::Cancelled, "{id}");
-            assert_eq!(h.cancel(id).await, Err(JobRefused::WrongState { state: State::Dead }));
+            assert_eq!(h.cancel(id).await, Err(wrong_state(id, State::Dead)));
         }
         let totals = h.queue("q").await.unwrap().totals;
         assert_eq!((totals.dead_lettered, totals.cancelled), (4, 0));
@@ -147,11 +143,11 @@ store_test! {
         h.enqueue(job("a").id("x")).await;
         h.enqueue(job("b").id("x")).await;
         let queues = vec![queue("a"), queue("b")];
-        let ambiguous = JobRefused::Ambiguous { queues };
+        let ambiguous = Refusal::AmbiguousJobId { id: "x".into(), queues };
         assert_eq!(h.cancel("x").await, Err(ambiguous.clone()));
         assert_eq!(h.run_now("x").await, Err(ambiguous));
         let x = || JobId::parse("x");
-        assert_eq!(h.cancel_in(x(), Some(queue("c"))).await, Err(JobRefused::NoSuchJob));
+        assert_eq!(h.cancel_in(x(), Some(queue("c"))).await, Err(no_queue("c")));
         assert_eq!(h.cancel_in(x(), Some(queue("a"))).await, GONE);
         assert_eq!((h.depths("a").await.ready, h.depths("b").await.ready), (0, 1));
         assert_eq!(h.cancel("x").await, GONE);
@@ -170,12 +166,12 @@ store_test! {
 }
 
 store_test! {
-    async fn whoever_has_a_cancelled_job_is_told(h) {
+    async fn a_worker_learns_that_its_job_was_cancelled(h) {
         h.enqueue_all(vec![job("q").id("out"), job("q").id("waits")]).await;
         let lease = h.claim("q").await.delivery.lease;
         h.cancel("waits").await.unwrap();
         h.cancel("out").await.unwrap();
         h.settle(Default::default()).await;
-        assert_eq!(h.told.take_cancels(), [lease]);
+        assert_eq!(h.recorded.take_cancels(), [lease]);
     }
 }

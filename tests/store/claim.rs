@@ -1,7 +1,7 @@
 //! What a claim gets, from which queues, and what it says when it gets nothing.
 
 use crate::builders::*;
-use redrive::store::{Claim, IdleReason, Settlements};
+use redrive::queue::{Claim, IdleReason, Settlements};
 
 fn asked_as(request_id: &str, claim: Claim) -> Claim {
     Claim { request_id: request_id.into(), ..claim }
@@ -27,7 +27,7 @@ store_test! {
 }
 
 store_test! {
-    async fn a_leased_job_is_nobody_elses(h) {
+    async fn a_leased_job_is_not_delivered_again(h) {
         h.enqueue(job("q")).await;
         h.claim("q").await;
         assert_eq!(h.idle("q").await.reason, IdleReason::Empty);
@@ -158,6 +158,18 @@ store_test! {
 }
 
 store_test! {
+    async fn a_request_gets_all_that_is_leased_under_it_whichever_claim_got_it(h) {
+        h.enqueue(job("a")).await;
+        h.enqueue(job("b")).await;
+        h.try_claim(asked_as("r", claim_of(&["a"], 1))).await;
+        h.try_claim(asked_as("r", claim_of(&["b"], 1))).await;
+        let both = h.try_claim(asked_as("r", claim_of(&["a", "c", "b"], 4))).await;
+        let queues: Vec<_> = both.jobs.iter().map(|job| job.queue.as_str()).collect();
+        assert_eq!(queues, ["a", "b"]);
+    }
+}
+
+store_test! {
     async fn jobs_past_their_deadline_do_not_keep_a_claim_busy_for_ever(h) {
         for _ in 0..150 {
             h.enqueue(job("q").expires(SECOND)).await;
@@ -186,7 +198,7 @@ store_test! {
         h.enqueue(job("q").id("a")).await;
         h.advance(MILLISECOND);
         let lease = h.claim("q").await.delivery.lease;
-        let nack = redrive::store::Nack { lease, ending: released(), checkpoint: "half".into() };
+        let nack = redrive::queue::Nack { lease, outcome: released(), checkpoint: "half".into() };
         let settle = Settlements { nacks: vec![nack], ..Settlements::default() };
         let claimed = h.try_claim(Claim { settle, ..claim_of(&["q"], 1) }).await;
         assert!(claimed.settled.nacks[0].is_ok());
@@ -199,7 +211,7 @@ store_test! {
     async fn a_claim_that_gets_nothing_has_settled_all_the_same(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let ack = redrive::store::Ack { lease, note: String::new(), result: Default::default() };
+        let ack = redrive::queue::Ack { lease, note: String::new(), result: Default::default() };
         let settle = Settlements { acks: vec![ack], ..Settlements::default() };
         let claimed = h.try_claim(Claim { settle, ..claim_of(&["q"], 1) }).await;
         assert!(claimed.settled.acks[0].is_ok());
@@ -234,8 +246,8 @@ store_test! {
         h.advance(SECOND);
         let claimed = h.try_claim(claim_of(&["q"], 1)).await;
         assert_eq!(claimed.jobs[0].spec.id.to_string(), "good");
-        let died = h.told.take_died();
+        let died = h.recorded.take_died();
         assert_eq!(died.len(), 1);
-        assert_eq!(died[0].reason, redrive::domain::job::DeadReason::Expired);
+        assert_eq!(died[0].reason, redrive::domain::DeadReason::Expired);
     }
 }

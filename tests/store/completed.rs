@@ -1,17 +1,12 @@
 //! Jobs that are done, where their queue keeps them.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{AttemptStatus, NewJob, State},
-        lease::Lease,
-    },
-    store::{Acked, Cancelled, Delivered, JobQuery, JobRefused, LeaseLost, Refused, Which},
-};
+use redrive::domain::{AttemptStatus, JobId, Lease, NewJob, State};
+use redrive::queue::Refusal;
+use redrive::queue::{Acked, Cancelled, Delivered, JobQuery, Which};
 use std::sync::Arc;
 
-const AGAIN: Result<Acked, LeaseLost> = Ok(Acked { already_gone: true });
+const AGAIN: Result<Acked, Refusal> = Ok(Acked { already_gone: true });
 
 fn keep<S: Engine>(h: &mut Harness<S>, retention: std::time::Duration) {
     h.set(|queue| queue.completed_retention = Some(retention));
@@ -133,12 +128,11 @@ store_test! {
             }
         }
         h.advance(SECOND);
-        let ask = h.ask();
-        let first = h.store().sweep(ask.clone(), sweep_all()).await.unwrap();
+        let first = h.store().sweep(sweep_all()).await.unwrap();
         assert_eq!(first.completed_removed, 500);
         assert!(first.next.unwrap() <= h.now());
         // Under the same settings, as a server sweeps.
-        let second = h.store().sweep(ask, sweep_all()).await.unwrap();
+        let second = h.store().sweep(sweep_all()).await.unwrap();
         assert_eq!((second.completed_removed, second.next), (300, None));
     }
 }
@@ -151,11 +145,10 @@ store_test! {
             h.advance(MILLISECOND);
         }
         h.advance(HOUR - 3 * MILLISECOND);
-        let ask = h.ask();
-        let first = h.store().sweep(ask.clone(), sweep_all()).await.unwrap();
+        let first = h.store().sweep(sweep_all()).await.unwrap();
         assert_eq!((first.completed_removed, first.next), (1, Some(h.now().after(SECOND))));
         h.advance(SECOND);
-        let second = h.store().sweep(ask, sweep_all()).await.unwrap();
+        let second = h.store().sweep(sweep_all()).await.unwrap();
         assert_eq!((second.completed_removed, second.next), (2, None));
     }
 }
@@ -201,7 +194,7 @@ store_test! {
 }
 
 store_test! {
-    async fn an_ack_that_comes_again_is_ok_and_whoever_came_too_late_has_lost(h) {
+    async fn an_ack_that_comes_again_is_ok_and_a_worker_that_came_too_late_has_lost(h) {
         keep(&mut h, HOUR);
         h.enqueue(job("q")).await;
         let late = h.claim("q").await.delivery.lease;
@@ -211,12 +204,12 @@ store_test! {
         let lease = complete(&h).await.delivery.lease;
         for _ in 0..2 {
             assert_eq!(h.ack(lease.clone()).await, AGAIN);
-            assert_eq!(h.ack(late.clone()).await, Err(LeaseLost));
+            assert_eq!(h.ack(late.clone()).await, Err(Refusal::LeaseLost));
             let forged = Lease { nonce: !lease.nonce, ..lease.clone() };
-            assert_eq!(h.ack(forged).await, Err(LeaseLost));
+            assert_eq!(h.ack(forged).await, Err(Refusal::LeaseLost));
             for lost in [lease.clone(), late.clone()] {
-                assert_eq!(h.nack(lost.clone(), permanent()).await, Err(LeaseLost));
-                assert_eq!(h.extend(lost, None, "").await, Err(LeaseLost));
+                assert_eq!(h.nack(lost.clone(), permanent()).await, Err(Refusal::LeaseLost));
+                assert_eq!(h.extend(lost, None, "").await, Err(Refusal::LeaseLost));
             }
             h.reopen().await;
         }
@@ -225,10 +218,10 @@ store_test! {
 }
 
 store_test! {
-    async fn nobody_cancels_runs_requeues_or_purges_what_is_done(h) {
+    async fn a_completed_job_cannot_be_cancelled_run_requeued_or_purged(h) {
         keep(&mut h, HOUR);
         done(&h, job("q").id("a")).await;
-        let wrong = JobRefused::WrongState { state: State::Completed };
+        let wrong = wrong_state("a", State::Completed);
         assert_eq!(h.cancel("a").await, Err(wrong.clone()));
         assert_eq!(h.run_now("a").await, Err(wrong));
         let ids = || Which::Ids(vec![JobId::parse("a")]);
@@ -240,7 +233,7 @@ store_test! {
 }
 
 store_test! {
-    async fn an_ack_completes_a_job_that_somebody_cancelled(h) {
+    async fn an_ack_completes_a_cancelled_job(h) {
         keep(&mut h, HOUR);
         let id = h.enqueue(job("q").id("a")).await;
         let lease = h.claim("q").await.delivery.lease;
@@ -262,7 +255,7 @@ store_test! {
             let again = h.try_enqueue(job("q").id(&id)).await.unwrap();
             assert_eq!((again.deduplicated, again.state), (true, State::Completed));
             let other = h.try_enqueue(job("q").id(&id).body("other")).await;
-            assert_eq!(other.unwrap_err(), Refused::IdTaken);
+            assert_eq!(other.unwrap_err(), Refusal::IdTaken);
         }
         h.enqueue(job("elsewhere").id("a")).await;
         assert_eq!(h.queue("q").await.unwrap().totals.enqueued, 2);
@@ -363,7 +356,7 @@ store_test! {
             h.advance(MILLISECOND);
             h.ack_with(jobs[at].delivery.lease.clone(), "", "large".into()).await.unwrap();
         }
-        h.bury(job("q").id("dead")).await;
+        h.dead_letter(job("q").id("dead")).await;
         h.enqueue(job("q").id("waits")).await;
         let by_two = JobQuery { limit: 2, ..jobs_of("q") };
         let walked = h.pages(by_two.clone()).await;

@@ -1,17 +1,10 @@
 //! Bytes that rot on the disk under SQLite: the job they belong to is set aside, the rest goes on.
 
-use crate::{
-    builders::*,
-    harness::{Harness, run},
-};
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{Body, DeadReason, State},
-    },
-    queue::hosts::sqlite::SqliteStore,
-    store::{SkipReason, Which},
-};
+use crate::builders::*;
+use crate::harness::{Harness, run};
+use redrive::domain::{Body, DeadReason, JobId, State};
+use redrive::queue::hosts::sqlite::SqliteStore;
+use redrive::queue::{SkipReason, Which};
 use rusqlite::Connection;
 
 /// Changes one byte of the first record of a table while no store has the database open; `at` counts from the end where
@@ -72,7 +65,7 @@ fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
             let done = h.requeue(requeue_of("q", which)).await.unwrap();
             assert_eq!(done.skipped, [(JobId::parse("bad"), SkipReason::DataCorrupt)]);
         }
-        h.audit().await;
+        h.verify().await;
     });
 }
 
@@ -81,8 +74,7 @@ fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
     run(async |mut h: Harness<SqliteStore>| {
         h.enqueue(job("q").priority(5)).await;
         // Its size, its traits, its format, anything in it, and its checksum. Of one whose id cannot be read nothing is shown.
-        for (at, body) in [(0, "body"), (4, "body"), (5, ""), (10, "body"), (19, ""), (-1, "body")]
-        {
+        for (at, body) in [(0, "body"), (4, "body"), (5, ""), (10, "body"), (19, ""), (-1, "body")] {
             flip(&mut h, "job", at).await;
             next_flows(&h).await;
             let dead = h.dead("q").await;
@@ -107,7 +99,7 @@ fn a_damaged_format_is_not_taken_for_a_newer_one() {
         let dead = h.dead("q").await;
         assert_eq!(dead[0].death.as_ref().unwrap().reason, DeadReason::Corrupt);
         assert_eq!(h.purge(purge_of("q", oldest(10))).await.unwrap().count, 1);
-        h.audit().await;
+        h.verify().await;
     });
 }
 
@@ -127,7 +119,7 @@ fn a_damaged_job_that_reaches_its_deadline_stops_nothing() {
                 next_flows(&h).await;
                 assert_eq!(h.depths("q").await.dead, 1, "byte {at}");
                 assert_eq!(h.dead("q").await.len(), 1, "byte {at}");
-                h.audit().await;
+                h.verify().await;
             }
         }
     });
@@ -147,7 +139,7 @@ fn a_damaged_job_that_is_leased_can_be_settled() {
             let claimed = h.try_claim(claim_of(&["q"], 1)).await;
             assert!(claimed.jobs.is_empty(), "byte {at}");
             assert_eq!(h.depths("q").await.dead, 1, "byte {at}");
-            h.audit().await;
+            h.verify().await;
         }
     });
 }
@@ -177,7 +169,7 @@ fn a_damaged_history_costs_what_it_says_and_not_the_job() {
             let lease = h.claim("q").await.delivery.lease;
             h.ack(lease).await.unwrap();
             assert!(h.views(&id).await.is_empty(), "byte {at}");
-            h.audit().await;
+            h.verify().await;
         }
     });
 }
@@ -213,7 +205,7 @@ fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
             assert_eq!(h.depths("q").await.held(), 0);
         }
         h.enqueue(job("q").id("bad").key("k").body("other")).await;
-        h.audit().await;
+        h.verify().await;
     });
 }
 
@@ -234,7 +226,7 @@ fn a_damaged_result_is_not_handed_out_and_the_job_says_so() {
             h.advance(HOUR);
             assert_eq!(h.sweep().await.completed_removed, 1);
         }
-        h.audit().await;
+        h.verify().await;
     });
 }
 
@@ -253,6 +245,6 @@ fn a_completed_job_that_is_damaged_goes_in_time_and_leaves_nothing_behind() {
             assert!(h.depths("q").await.is_empty(), "{table}");
         }
         h.enqueue(job("q").id("bad").body("other")).await;
-        h.audit().await;
+        h.verify().await;
     });
 }

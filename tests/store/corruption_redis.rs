@@ -1,18 +1,11 @@
 //! Bytes that change in Redis: the job they belong to is set aside, the rest goes on.
 
-use crate::{
-    builders::*,
-    harness::{Harness, run},
-    redis_server,
-};
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{Body, DeadReason, State},
-    },
-    queue::hosts::redis::RedisStore,
-    store::{SkipReason, Which},
-};
+use crate::builders::*;
+use crate::harness::{Harness, run};
+use crate::redis_server;
+use redrive::domain::{Body, DeadReason, JobId, State};
+use redrive::queue::hosts::redis::RedisStore;
+use redrive::queue::{SkipReason, Which};
 
 /// More than what is kept within a record.
 const LARGE: usize = 100_000;
@@ -40,10 +33,9 @@ async fn next_flows(h: &Harness<RedisStore>) {
 fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
     run(async |_: Harness<RedisStore>| {
         let large = "b".repeat(LARGE);
-        for (body, letter, at, kept) in [
-            ("body", 'j', -8, "cody".to_owned()),
-            (large.as_str(), 'B', 0, format!("c{}", &large[1..])),
-        ] {
+        for (body, letter, at, kept) in
+            [("body", 'j', -8, "cody".to_owned()), (large.as_str(), 'B', 0, format!("c{}", &large[1..]))]
+        {
             let h: Harness<RedisStore> = Harness::new().await;
             h.enqueue(job("q").id("bad").priority(5).body(body)).await;
             flip(&h, letter, at);
@@ -57,7 +49,7 @@ fn a_damaged_body_makes_a_dead_letter_and_the_next_job_flows() {
                 let done = h.requeue(requeue_of("q", which)).await.unwrap();
                 assert_eq!(done.skipped, [(JobId::parse("bad"), SkipReason::DataCorrupt)]);
             }
-            h.audit().await;
+            h.verify().await;
         }
     });
 }
@@ -74,7 +66,7 @@ fn a_damaged_head_makes_a_dead_letter_and_the_next_job_flows() {
             assert_eq!(dead.len(), 1, "byte {at}");
             assert_eq!(dead[0].death.as_ref().unwrap().reason, DeadReason::Corrupt, "byte {at}");
             assert_eq!(h.depths("q").await.held(), 1, "byte {at}");
-            h.audit().await;
+            h.verify().await;
         }
     });
 }
@@ -90,7 +82,7 @@ fn a_damaged_job_that_is_leased_can_be_settled() {
             assert!(h.nack(lease, released()).await.is_ok(), "byte {at}");
             h.drain("q").await;
             assert_eq!(h.depths("q").await.held(), 1, "byte {at}");
-            h.audit().await;
+            h.verify().await;
         }
     });
 }
@@ -107,7 +99,7 @@ fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
             assert_eq!(h.depths("q").await.held(), 0, "byte {at}");
         }
         h.enqueue(job("q").id("bad").key("k").body("other")).await;
-        h.audit().await;
+        h.verify().await;
     });
 }
 
@@ -149,7 +141,7 @@ async fn listed(h: &Harness<RedisStore>, limit: usize) -> Vec<String> {
 async fn with_letters() -> Harness<RedisStore> {
     let h: Harness<RedisStore> = Harness::new().await;
     for id in ["a", "b", "c", "d"] {
-        h.bury(job("q").id(id)).await;
+        h.dead_letter(job("q").id(id)).await;
     }
     h
 }
@@ -188,9 +180,7 @@ fn letters_whose_place_is_not_that_of_their_death_are_all_found_and_only_once() 
 #[test]
 fn letters_without_a_record_of_their_death_are_passed_over() {
     run(async |_: Harness<RedisStore>| {
-        for (lost, left) in
-            [(0..4, vec![]), (0..3, vec!["d"]), (1..3, vec!["a", "d"]), (2..4, vec!["a", "b"])]
-        {
+        for (lost, left) in [(0..4, vec![]), (0..3, vec!["d"]), (1..3, vec!["a", "d"]), (2..4, vec!["a", "b"])] {
             for limit in [1, 2, 100] {
                 let h = with_letters().await;
                 for number in &numbers_of_letters(&h)[lost.clone()] {

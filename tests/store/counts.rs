@@ -1,10 +1,8 @@
 //! Dead letters, counted by what they died of.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::{failure::Failure, verdict::Ending},
-    store::{Ack, DeadCount, DeadCountQuery, Nack, Settlements},
-};
+use redrive::domain::{Failure, Outcome};
+use redrive::queue::{Ack, DeadCount, DeadCountQuery, Nack, Settlements};
 
 fn all() -> DeadCountQuery {
     DeadCountQuery { queue: None, after: None, limit: 1_000, types: 20, latest: 2 }
@@ -17,8 +15,8 @@ async fn die_of<S: Engine>(h: &Harness<S>, name: &str, types: &[String]) {
         let jobs = h.claim_many(name, types.len()).await;
         let nacks = jobs.iter().zip(types).map(|(job, error_type)| {
             let failure = Failure::new(error_type, "");
-            let ending = Ending::Failed { failure, permanent: true, retry_after: None };
-            Nack { lease: job.delivery.lease.clone(), ending, checkpoint: String::new() }
+            let outcome = Outcome::Failed { failure, permanent: true, retry_after: None };
+            Nack { lease: job.delivery.lease.clone(), outcome, checkpoint: String::new() }
         });
         let (acks, extends): (Vec<Ack>, _) = Default::default();
         h.settle(Settlements { acks, nacks: nacks.collect(), extends }).await;
@@ -111,8 +109,8 @@ store_test! {
 }
 
 store_test! {
-    async fn a_queue_that_does_not_exist_is_left_out(h) {
+    async fn a_queue_that_does_not_exist_is_refused(h) {
         let query = DeadCountQuery { queue: Some(queue("none")), ..all() };
-        assert!(h.dead_counts(query).await.queues.is_empty());
+        assert_eq!(h.store().dead_letter_counts(query).await.unwrap_err(), no_queue("none").into());
     }
 }

@@ -1,10 +1,8 @@
 //! The breaker of the dead letters: full ones send to the overflow, and nothing is ever lost.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::breaker::{BreakerState, Guarded},
-    store::BreakerOrder,
-};
+use redrive::domain::{BreakerKind, BreakerState};
+use redrive::queue::BreakerOrder;
 use std::time::Duration;
 
 const RECOVERY: Duration = Duration::from_secs(60);
@@ -14,7 +12,7 @@ impl<S: Engine> Harness<S> {
     async fn filled(&mut self) {
         self.set(|queue| queue.dead_letters.max_entries = 2);
         for id in ["a", "b"] {
-            self.bury(job("q").id(id)).await;
+            self.dead_letter(job("q").id(id)).await;
         }
     }
 
@@ -22,20 +20,20 @@ impl<S: Engine> Harness<S> {
     async fn opened(&mut self) {
         self.filled().await;
         for id in ["c", "d", "e", "f", "g"] {
-            self.bury(job("q").id(id)).await;
+            self.dead_letter(job("q").id(id)).await;
         }
-        assert_eq!(self.grave_state().await, BreakerState::Open);
+        assert_eq!(self.dead_letters_state().await, BreakerState::Open);
     }
 
-    async fn grave_state(&self) -> BreakerState {
+    async fn dead_letters_state(&self) -> BreakerState {
         let breaker = self.breakers("q").await.dead_letters.breaker;
         breaker.state(&self.settings.defaults.dead_letters.breaker, self.now())
     }
 
     /// Every dead letter in its order, those of the overflow in capitals.
-    async fn graves(&self) -> String {
+    async fn dead_letters(&self) -> String {
         let dead = self.dead("q").await;
-        let name = |view: &redrive::store::JobView| {
+        let name = |view: &redrive::queue::JobView| {
             let id = view.spec.id.to_string();
             let overflow = view.death.as_ref().is_some_and(|death| death.overflow);
             if overflow { id.to_uppercase() } else { id }
@@ -48,17 +46,17 @@ store_test! {
     async fn five_in_a_row_that_find_no_room_open_it(h) {
         h.filled().await;
         for (count, id) in ["c", "d", "e", "f"].iter().enumerate() {
-            h.bury(job("q").id(id)).await;
+            h.dead_letter(job("q").id(id)).await;
             assert_eq!(h.breakers("q").await.dead_letters.failures as usize, count + 1);
         }
-        assert_eq!(h.grave_state().await, BreakerState::Closed);
-        h.told.take_breakers();
-        h.bury(job("q").id("g")).await;
-        assert_eq!(h.grave_state().await, BreakerState::Open);
-        let notice = h.told.take_breakers().remove(0);
-        assert_eq!((notice.name.guarded, notice.state), (Guarded::DeadLetters, BreakerState::Open));
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed);
+        h.recorded.take_breakers();
+        h.dead_letter(job("q").id("g")).await;
+        assert_eq!(h.dead_letters_state().await, BreakerState::Open);
+        let notice = h.recorded.take_breakers().remove(0);
+        assert_eq!((notice.name.kind, notice.state), (BreakerKind::DeadLetters, BreakerState::Open));
         assert!(notice.error.contains("max_entries"), "{}", notice.error);
-        assert_eq!(h.graves().await, "abCDEFG");
+        assert_eq!(h.dead_letters().await, "abCDEFG");
         // Its queue works on.
         h.enqueue(job("q")).await;
         h.claim("q").await;
@@ -70,14 +68,14 @@ store_test! {
         h.opened().await;
         // More room by the settings is found only when it is tried again.
         h.set(|queue| queue.dead_letters.max_entries = 100);
-        h.bury(job("q").id("h")).await;
-        assert_eq!(h.graves().await, "abCDEFGH");
+        h.dead_letter(job("q").id("h")).await;
+        assert_eq!(h.dead_letters().await, "abCDEFGH");
         h.advance(RECOVERY);
-        assert_eq!(h.grave_state().await, BreakerState::HalfOpen);
-        h.bury(job("q").id("i")).await;
-        assert_eq!(h.grave_state().await, BreakerState::Closed);
-        h.bury(job("q").id("j")).await;
-        assert_eq!(h.graves().await, "abCDEFGHij");
+        assert_eq!(h.dead_letters_state().await, BreakerState::HalfOpen);
+        h.dead_letter(job("q").id("i")).await;
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed);
+        h.dead_letter(job("q").id("j")).await;
+        assert_eq!(h.dead_letters().await, "abCDEFGHij");
     }
 }
 
@@ -85,8 +83,8 @@ store_test! {
     async fn half_open_and_still_full_it_opens_again(h) {
         h.opened().await;
         h.advance(RECOVERY);
-        h.bury(job("q").id("h")).await;
-        assert_eq!(h.graves().await, "abCDEFGH");
+        h.dead_letter(job("q").id("h")).await;
+        assert_eq!(h.dead_letters().await, "abCDEFGH");
         let breaker = h.breakers("q").await.dead_letters.breaker;
         assert_eq!(breaker.trips, 2);
         assert_eq!(breaker.open.map(|open| open.probe_at), Some(h.now().after(RECOVERY)));
@@ -94,20 +92,20 @@ store_test! {
 }
 
 store_test! {
-    async fn whoever_makes_room_closes_it_at_once(h) {
+    async fn a_call_that_makes_room_closes_it_at_once(h) {
         h.opened().await;
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        assert_eq!(h.grave_state().await, BreakerState::Closed, "requeued");
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed, "requeued");
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();
-        h.bury(job("q").id("h")).await;
-        assert_eq!(h.graves().await, "bCDEFGh");
+        h.dead_letter(job("q").id("h")).await;
+        assert_eq!(h.dead_letters().await, "bCDEFGh");
         for id in ["i", "j", "k", "l", "m"] {
-            h.bury(job("q").id(id)).await;
+            h.dead_letter(job("q").id(id)).await;
         }
-        assert_eq!(h.grave_state().await, BreakerState::Open);
+        assert_eq!(h.dead_letters_state().await, BreakerState::Open);
         h.purge(purge_of("q", oldest(1))).await.unwrap();
-        assert_eq!(h.grave_state().await, BreakerState::Closed, "purged");
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed, "purged");
     }
 }
 
@@ -117,8 +115,8 @@ store_test! {
         h.set(|queue| queue.dead_letters.retention = Some(SECOND));
         h.advance(SECOND);
         h.sweep().await;
-        assert_eq!(h.grave_state().await, BreakerState::Closed);
-        assert_eq!(h.graves().await, "");
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed);
+        assert_eq!(h.dead_letters().await, "");
     }
 }
 
@@ -126,11 +124,11 @@ store_test! {
     async fn the_overflow_has_no_room_to_make(h) {
         h.opened().await;
         h.purge(purge_of("dlq:overflow:q", oldest(3))).await.unwrap();
-        assert_eq!(h.graves().await, "abFG");
-        assert_eq!(h.grave_state().await, BreakerState::Open);
+        assert_eq!(h.dead_letters().await, "abFG");
+        assert_eq!(h.dead_letters_state().await, BreakerState::Open);
         // Marks do not change: a place among the others is not given to who is there.
         h.purge(purge_of("q", oldest(2))).await.unwrap();
-        assert_eq!((h.graves().await.as_str(), h.grave_state().await), ("FG", BreakerState::Closed));
+        assert_eq!((h.dead_letters().await.as_str(), h.dead_letters_state().await), ("FG", BreakerState::Closed));
         h.requeue(requeue_of("q", oldest(10))).await.unwrap();
         assert_eq!(h.drain("q").await, ["f", "g"]);
     }
@@ -140,23 +138,23 @@ store_test! {
     async fn an_operator_can_send_everything_to_the_overflow_and_back(h) {
         let force = |open| BreakerOrder::Force { open, reason: "disk".into() };
         h.set_breaker("dlq:q", force(true)).await.unwrap_err();
-        h.bury(job("q").id("a")).await;
+        h.dead_letter(job("q").id("a")).await;
         h.set_breaker("dlq:q", force(true)).await.unwrap();
-        h.bury(job("q").id("b")).await;
+        h.dead_letter(job("q").id("b")).await;
         h.advance(RECOVERY * 10);
-        h.bury(job("q").id("c")).await;
+        h.dead_letter(job("q").id("c")).await;
         h.set_breaker("dlq:q", force(false)).await.unwrap();
         h.set(|queue| queue.dead_letters.max_entries = 1);
         for id in ["d", "e", "f", "g", "h", "i", "j"] {
-            h.bury(job("q").id(id)).await;
+            h.dead_letter(job("q").id(id)).await;
         }
-        assert_eq!(h.grave_state().await, BreakerState::Closed, "nothing opens it");
-        assert_eq!(h.graves().await, "aBCDEFGHIJ");
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed, "nothing opens it");
+        assert_eq!(h.dead_letters().await, "aBCDEFGHIJ");
         h.set_breaker("dlq:q", BreakerOrder::Reset).await.unwrap();
         for id in ["k", "l", "m", "n", "o"] {
-            h.bury(job("q").id(id)).await;
+            h.dead_letter(job("q").id(id)).await;
         }
-        assert_eq!(h.grave_state().await, BreakerState::Open);
+        assert_eq!(h.dead_letters_state().await, BreakerState::Open);
     }
 }
 
@@ -165,12 +163,12 @@ store_test! {
         h.set(|queue| queue.dead_letters.breaker.disabled = true);
         h.filled().await;
         for id in ["c", "d", "e", "f", "g", "h"] {
-            h.bury(job("q").id(id)).await;
+            h.dead_letter(job("q").id(id)).await;
         }
-        assert_eq!((h.graves().await.as_str(), h.grave_state().await), ("abCDEFGH", BreakerState::Closed));
+        assert_eq!((h.dead_letters().await.as_str(), h.dead_letters_state().await), ("abCDEFGH", BreakerState::Closed));
         h.purge(purge_of("q", oldest(1))).await.unwrap();
-        h.bury(job("q").id("i")).await;
-        assert_eq!(h.graves().await, "bCDEFGHi");
+        h.dead_letter(job("q").id("i")).await;
+        assert_eq!(h.dead_letters().await, "bCDEFGHi");
     }
 }
 
@@ -180,10 +178,10 @@ store_test! {
         let before = h.breakers("q").await.dead_letters;
         h.reopen().await;
         assert_eq!(h.breakers("q").await.dead_letters, before);
-        h.bury(job("q").id("h")).await;
-        assert_eq!(h.graves().await, "abCDEFGH");
+        h.dead_letter(job("q").id("h")).await;
+        assert_eq!(h.dead_letters().await, "abCDEFGH");
         h.requeue(requeue_of("q", oldest(100))).await.unwrap();
         assert_eq!(h.drain("q").await.len(), 8, "nothing was lost");
-        assert_eq!(h.grave_state().await, BreakerState::Closed);
+        assert_eq!(h.dead_letters_state().await, BreakerState::Closed);
     }
 }

@@ -1,52 +1,39 @@
 //! The engines that the suite runs on, and how each is opened.
 
 use crate::redis_server;
-use redrive::{
-    domain::store_clock::{Kept, StoreClock},
-    env::{Clock, SystemClock},
-    queue::{
-        self, StoreLimits,
-        hosts::{
-            memory::MemoryStore,
-            redis::RedisStore,
-            sqlite::{SqliteStore, verify_directory},
-        },
-    },
-    store::{
-        Ask, AuditReport, Listener, Settlements, Store,
-        memory::MemoryStorage,
-        redis::{
-            self, Durability, TimeSource,
-            connection::{Address, ConnectionOptions},
-        },
-        sqlite,
-    },
-};
-use std::{
-    future::Future,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use redrive::domain::{Kept, StoreClock};
+use redrive::env::{Clock, SystemClock};
+use redrive::queue::Settlements;
+use redrive::queue::VerifyReport;
+use redrive::queue::hosts::memory::{MemoryHost, MemoryStore};
+use redrive::queue::hosts::redis::{RedisHost, RedisStore};
+use redrive::queue::hosts::sqlite::{SqliteHost, SqliteStore, verify_directory};
+use redrive::queue::{self, Host, Queues, Setup, StoreLimits};
+use redrive::store::memory::MemoryStorage;
+use redrive::store::redis::connection::{Address, ConnectionOptions};
+use redrive::store::redis::{self, Durability, TimeSource};
+use redrive::store::sqlite;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A store that the suite can open.
-pub(crate) trait Engine: Store + Sized {
+pub(crate) trait Engine: Sized + Send + Sync + 'static {
+    type Host: Host;
+
     /// What a closed breaker has counted is known over a restart.
-    const KEEPS_TALLY: bool;
+    const KEEPS_OUTCOME_STATS: bool;
 
     fn open(
-        place: &Place,
-        clock: Arc<dyn Clock>,
-        told: Arc<dyn Listener>,
-    ) -> impl Future<Output = Result<Self, String>>;
+        place: &Place, clock: Arc<dyn Clock>, setup: Setup,
+    ) -> impl Future<Output = Result<Queues<Self::Host>, String>>;
 
-    /// What `redrive audit` says.
-    fn audit(&self, place: &Place) -> impl Future<Output = AuditReport>;
+    /// What `redrive verify` says.
+    fn verify(store: &Queues<Self::Host>, place: &Place) -> impl Future<Output = VerifyReport>;
 
     /// Ends when everything that was asked before has been answered.
-    fn catch_up(&self, ask: Ask) -> impl Future<Output = ()>;
+    fn catch_up(store: &Queues<Self::Host>) -> impl Future<Output = ()>;
 }
 
 /// Which Redis it is.
@@ -110,68 +97,59 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Engine for SqliteStore {
-    const KEEPS_TALLY: bool = false;
+    type Host = SqliteHost;
+    const KEEPS_OUTCOME_STATS: bool = false;
 
-    async fn open(
-        place: &Place,
-        clock: Arc<dyn Clock>,
-        told: Arc<dyn Listener>,
-    ) -> Result<Self, String> {
+    async fn open(place: &Place, clock: Arc<dyn Clock>, setup: Setup) -> Result<Self, String> {
         let options = sqlite::Options {
             durability: sqlite::Durability::None,
             reserve_bytes: 0,
             ..sqlite::Options::new(&place.directory)
         };
         let limits = StoreLimits { queues: place.max_queues, ..Self::default_limits() };
-        let opened = Self::open_sqlite(options, limits, clock, told).await;
+        let opened = Self::open_sqlite(options, limits, clock, setup).await;
         opened.map_err(|error| error.to_string())
     }
 
-    async fn audit(&self, place: &Place) -> AuditReport {
+    async fn verify(_: &Self, place: &Place) -> VerifyReport {
         let report = verify_directory(&place.directory, &SystemClock::new(), &mut |_| {});
         report.expect("a store that is open").expect("the store is well")
     }
 
-    async fn catch_up(&self, ask: Ask) {
-        self.settle(ask, Settlements::default()).await.expect("the store is well");
+    async fn catch_up(store: &Self) {
+        store.settle(Settlements::default()).await.expect("the store is well");
     }
 }
 
 impl Engine for MemoryStore {
-    const KEEPS_TALLY: bool = true;
+    type Host = MemoryHost;
+    const KEEPS_OUTCOME_STATS: bool = true;
 
-    async fn open(
-        place: &Place,
-        clock: Arc<dyn Clock>,
-        told: Arc<dyn Listener>,
-    ) -> Result<Self, String> {
+    async fn open(place: &Place, clock: Arc<dyn Clock>, setup: Setup) -> Result<Self, String> {
         let storage = match lock(&place.memory).take() {
             Some(before) => before.restarted(clock),
             None => MemoryStorage::new(clock),
         };
         *lock(&place.memory) = Some(storage.clone());
         let limits = StoreLimits { queues: place.max_queues, leases: 1_000_000 };
-        MemoryStore::open_memory(storage, limits, told).await.map_err(|error| error.to_string())
+        MemoryStore::open_memory(storage, limits, setup).await.map_err(|error| error.to_string())
     }
 
-    async fn audit(&self, place: &Place) -> AuditReport {
+    async fn verify(_: &Self, place: &Place) -> VerifyReport {
         let mut storage = lock(&place.memory).clone().expect("a store that is open");
         queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
     }
 
-    async fn catch_up(&self, ask: Ask) {
-        self.settle(ask, Settlements::default()).await.expect("the store is well");
+    async fn catch_up(store: &Self) {
+        store.settle(Settlements::default()).await.expect("the store is well");
     }
 }
 
 impl Engine for RedisStore {
-    const KEEPS_TALLY: bool = true;
+    type Host = RedisHost;
+    const KEEPS_OUTCOME_STATS: bool = true;
 
-    async fn open(
-        place: &Place,
-        clock: Arc<dyn Clock>,
-        told: Arc<dyn Listener>,
-    ) -> Result<Self, String> {
+    async fn open(place: &Place, clock: Arc<dyn Clock>, setup: Setup) -> Result<Self, String> {
         let (server, durability) = match place.site {
             Site::One => (redis_server::shared(), Durability::Primary),
             Site::Cluster => (redis_server::cluster(), Durability::Primary),
@@ -185,17 +163,17 @@ impl Engine for RedisStore {
             ..redis::Options::new(Address::parse(server.address())?)
         };
         // There is no other server, and what is told is compared.
-        let opened = Self::open_redis(options, place.max_queues, false, clock, told).await;
+        let opened = Self::open_redis(options, place.max_queues, false, clock, setup).await;
         opened.map_err(|error| error.to_string())
     }
 
-    async fn audit(&self, _: &Place) -> AuditReport {
-        let mut storage = self.storage().clone();
+    async fn verify(store: &Self, _: &Place) -> VerifyReport {
+        let mut storage = store.storage().clone();
         queue::verify(&mut storage, &mut |_| {}).await.expect("the store is well")
     }
 
-    async fn catch_up(&self, ask: Ask) {
-        self.rest().await;
-        self.settle(ask, Settlements::default()).await.expect("the store is well");
+    async fn catch_up(store: &Self) {
+        store.rest().await;
+        store.settle(Settlements::default()).await.expect("the store is well");
     }
 }

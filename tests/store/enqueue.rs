@@ -1,14 +1,8 @@
 //! What Enqueue takes and what it refuses. Keys have a file of their own.
 
 use crate::builders::*;
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{Body, Expiry, Start, State},
-        time::Timestamp,
-    },
-    store::Refused,
-};
+use redrive::domain::{Body, JobId, State, Timestamp, When};
+use redrive::queue::Refusal;
 use std::sync::Arc;
 
 store_test! {
@@ -54,7 +48,7 @@ store_test! {
 store_test! {
     async fn a_start_that_has_passed_means_now(h) {
         let mut late = job("q");
-        late.start = Start::At(Timestamp::from_millis(1));
+        late.start = Some(When::At(Timestamp::from_millis(1)));
         let added = h.try_enqueue(late).await.unwrap();
         assert_eq!((added.state, added.run_at), (State::Ready, Some(h.now())));
     }
@@ -63,7 +57,7 @@ store_test! {
 store_test! {
     async fn a_job_past_its_deadline_is_never_handed_out(h) {
         let mut late = job("q");
-        late.expiry = Expiry::At(Timestamp::from_millis(1));
+        late.expiry = Some(When::At(Timestamp::from_millis(1)));
         h.enqueue(late).await;
         h.idle("q").await;
         assert_eq!(h.depths("q").await.dead, 1);
@@ -84,13 +78,13 @@ store_test! {
     async fn the_same_id_with_another_body_or_type_is_refused(h) {
         h.enqueue(job("q").id("mine")).await;
         let other_body = h.try_enqueue(job("q").id("mine").body("other")).await;
-        assert_eq!(other_body, Err(Refused::IdTaken));
+        assert_eq!(other_body, Err(Refusal::IdTaken));
         let mut other_type = job("q").id("mine");
         other_type.job_type = "sms".into();
-        assert_eq!(h.try_enqueue(other_type).await, Err(Refused::IdTaken));
+        assert_eq!(h.try_enqueue(other_type).await, Err(Refusal::IdTaken));
         let mut data = job("q").id("mine");
         data.body = Body::Data("body".into());
-        assert_eq!(h.try_enqueue(data).await, Err(Refused::IdTaken));
+        assert_eq!(h.try_enqueue(data).await, Err(Refusal::IdTaken));
     }
 }
 
@@ -100,7 +94,7 @@ store_test! {
         let again = h.try_enqueue(job("q").id(&id)).await.unwrap();
         assert!(again.deduplicated);
         let other = h.try_enqueue(job("q").id(&id).body("other")).await;
-        assert_eq!(other, Err(Refused::IdTaken));
+        assert_eq!(other, Err(Refusal::IdTaken));
     }
 }
 
@@ -154,7 +148,7 @@ store_test! {
         ];
         let results = h.enqueue_all(batch).await;
         assert!(results[0].is_ok());
-        assert_eq!(results[1], Err(Refused::IdTaken));
+        assert_eq!(results[1], Err(Refusal::IdTaken));
         assert!(results[2].as_ref().unwrap().deduplicated);
         assert!(results[3].is_ok());
         assert_eq!(h.depths("q").await.ready, 2);
@@ -166,7 +160,7 @@ store_test! {
         h.set(|queue| queue.max_depth = Some(2));
         h.enqueue(job("q")).await;
         h.enqueue(job("q").id("mine").delay(HOUR)).await;
-        let full = Err(Refused::QueueFull { limit: 2 });
+        let full = Err(Refusal::QueueFull { limit: 2 });
         assert_eq!(h.try_enqueue(job("q")).await, full);
         assert!(h.try_enqueue(job("q").id("mine").delay(HOUR)).await.unwrap().deduplicated);
         h.enqueue(job("r")).await;
@@ -180,7 +174,7 @@ store_test! {
 store_test! {
     async fn dead_jobs_take_no_room(h) {
         h.set(|queue| queue.max_depth = Some(1));
-        h.bury(job("q")).await;
+        h.dead_letter(job("q")).await;
         h.enqueue(job("q")).await;
     }
 }
@@ -192,7 +186,7 @@ store_test! {
         h.enqueue(job("a")).await;
         h.enqueue(job("b")).await;
         let refused = h.try_enqueue(job("c")).await;
-        assert_eq!(refused, Err(Refused::TooManyQueues { limit: 2 }));
+        assert_eq!(refused, Err(Refusal::TooManyQueues { limit: 2 }));
         h.enqueue(job("a")).await;
         assert!(h.queue("c").await.is_none());
     }
@@ -221,7 +215,7 @@ store_test! {
         let id = h.enqueue(job("configured")).await;
         let lease = h.claim("configured").await.delivery.lease;
         h.ack(lease).await.unwrap();
-        h.bury(job("dead")).await;
+        h.dead_letter(job("dead")).await;
         h.enqueue(job("waiting").delay(1_000 * HOUR)).await;
         h.advance(100 * HOUR);
         h.sweep().await;

@@ -1,17 +1,11 @@
 //! What failed deliveries lead to: retries, dead letters, releases.
 
 use crate::builders::*;
-use redrive::{
-    domain::{
-        failure::Failure,
-        glob::Glob,
-        job::{AttemptStatus, DeadReason, Next, State},
-        policy::{Jitter, PolicyOverride, Strategy},
-        rules::{ErrorRule, Matcher, StatusPattern, Then},
-        settings::QueueSettings,
-    },
-    store::IdleReason,
+use redrive::domain::{
+    AttemptStatus, DeadReason, ErrorRule, Failure, Glob, Jitter, Matcher, Next, PolicyOverride, QueueSettings, State,
+    StatusPattern, Strategy, Then,
 };
+use redrive::queue::IdleReason;
 use std::time::Duration;
 
 fn rule(error_type: &str, then: Then) -> ErrorRule {
@@ -40,7 +34,7 @@ store_test! {
         }
         let last = h.claim("q").await;
         let ended = h.nack(last.delivery.lease, failed("Timeout")).await.unwrap();
-        assert_eq!(ended.next, Next::Bury(DeadReason::Exhausted));
+        assert_eq!(ended.next, Next::DeadLetter(DeadReason::Exhausted));
         assert_eq!((ended.retries_left, ended.delay), (0, None));
         let view = h.view(&id).await;
         assert_eq!(view.death.unwrap().reason, DeadReason::Exhausted);
@@ -71,7 +65,7 @@ store_test! {
         h.enqueue(job("q").retries(0)).await;
         let lease = h.claim("q").await.delivery.lease;
         let ended = h.nack(lease, failed("Timeout")).await.unwrap();
-        assert_eq!(ended.next, Next::Bury(DeadReason::Exhausted));
+        assert_eq!(ended.next, Next::DeadLetter(DeadReason::Exhausted));
     }
 }
 
@@ -94,7 +88,7 @@ store_test! {
 store_test! {
     async fn a_permanent_failure_kills_whatever_the_rules_say(h) {
         h.set(|queue| queue.rules = vec![rule("*", Then::Release)]);
-        let id = h.bury(job("q")).await;
+        let id = h.dead_letter(job("q")).await;
         assert_eq!(h.view(&id).await.death.unwrap().reason, DeadReason::NonRetryable);
     }
 }
@@ -104,7 +98,7 @@ store_test! {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         let ended = h.nack(lease, failed("ValidationError")).await.unwrap();
-        assert_eq!(ended.next, Next::Bury(DeadReason::NonRetryable));
+        assert_eq!(ended.next, Next::DeadLetter(DeadReason::NonRetryable));
         assert_eq!(ended.rule, "default: ValidationError");
     }
 }
@@ -164,8 +158,8 @@ store_test! {
     async fn a_release_with_a_time_comes_back_then(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let ending = redrive::domain::verdict::Ending::Released { retry_after: Some(seconds(5)) };
-        let ended = h.nack(lease, ending).await.unwrap();
+        let outcome = redrive::domain::Outcome::Released { retry_after: Some(seconds(5)) };
+        let ended = h.nack(lease, outcome).await.unwrap();
         assert_eq!(ended.next, Next::Later { at: h.now().after(seconds(5)) });
         h.advance(seconds(5) - MILLISECOND);
         assert_eq!(h.idle("q").await.reason, IdleReason::NotDue);
@@ -235,7 +229,7 @@ store_test! {
         h.claim_many("q", 1_200).await;
         h.advance(HOUR);
         let swept = h.sweep().await;
-        assert_eq!((swept.expired.len(), h.told.take_died().len()), (1_200, 1_200));
+        assert_eq!((swept.expired.len(), h.recorded.take_died().len()), (1_200, 1_200));
         assert_eq!(h.depths("q").await.dead, 1_200);
     }
 }
@@ -246,10 +240,10 @@ store_test! {
         let scheduled = h.enqueue(job("q").delay(HOUR).expires(seconds(10))).await;
         h.advance(seconds(10) - MILLISECOND);
         h.sweep().await;
-        assert!(h.told.take_died().is_empty());
+        assert!(h.recorded.take_died().is_empty());
         h.advance(MILLISECOND);
         h.sweep().await;
-        assert_eq!(h.told.take_died().len(), 2);
+        assert_eq!(h.recorded.take_died().len(), 2);
         for id in [ready, scheduled] {
             let death = h.view(&id).await.death.unwrap();
             assert_eq!((death.reason, death.died_at), (DeadReason::Expired, h.now()));
@@ -264,7 +258,7 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(20));
         h.sweep().await;
-        assert!(h.told.take_died().is_empty());
+        assert!(h.recorded.take_died().is_empty());
         assert!(h.ack(lease).await.is_ok());
     }
 }
@@ -277,12 +271,12 @@ store_test! {
         h.enqueue(job("q").expires(SECOND)).await;
         let jobs = h.claim_many("q", 3).await;
         let ended = h.nack(jobs[0].delivery.lease.clone(), failed("Timeout")).await.unwrap();
-        assert_eq!(ended.next, Next::Bury(DeadReason::WouldMissDeadline));
+        assert_eq!(ended.next, Next::DeadLetter(DeadReason::WouldMissDeadline));
         let ended = h.nack(jobs[1].delivery.lease.clone(), failed("Timeout")).await.unwrap();
         assert_eq!(ended.next, Next::Later { at: h.now().after(SECOND) });
         h.advance(seconds(2));
         let ended = h.nack(jobs[2].delivery.lease.clone(), failed("Timeout")).await.unwrap();
-        assert_eq!(ended.next, Next::Bury(DeadReason::Expired));
+        assert_eq!(ended.next, Next::DeadLetter(DeadReason::Expired));
     }
 }
 
@@ -290,9 +284,9 @@ store_test! {
     async fn a_dead_notice_says_what_the_log_needs(h) {
         h.enqueue(job("q").retries(0)).await;
         let lease = h.claim("q").await.delivery.lease;
-        let nack = redrive::store::Nack { lease, ending: failed("Timeout"), checkpoint: String::new() };
-        h.settle(redrive::store::Settlements { nacks: vec![nack], ..Default::default() }).await;
-        let notice = &h.told.take_died()[0];
+        let nack = redrive::queue::Nack { lease, outcome: failed("Timeout"), checkpoint: String::new() };
+        h.settle(redrive::queue::Settlements { nacks: vec![nack], ..Default::default() }).await;
+        let notice = &h.recorded.take_died()[0];
         assert_eq!((notice.queue.as_str(), notice.job_type.as_str()), ("q", "mail"));
         assert_eq!((notice.reason, notice.attempts), (DeadReason::Exhausted, 1));
         assert_eq!((notice.error_type.as_str(), notice.overflow), ("Timeout", false));

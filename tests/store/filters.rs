@@ -1,20 +1,15 @@
 //! Dead letters found by what they died of.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::{
-        dead_filter::DeadFilter, failure::Failure, glob::Glob, ids::JobId, job::DeadReason,
-        verdict::Ending,
-    },
-    store::{DeadLetterPage, DeadLetterQuery, Purge, Requeue, Search, Which},
-};
+use redrive::domain::{DeadFilter, DeadReason, Failure, Glob, JobId, Outcome};
+use redrive::queue::{DeadLetterPage, DeadLetterQuery, Purge, Requeue, Search, Which};
 
 /// Dies at once of this failure; ids say which is which.
 async fn die<S: Engine>(h: &Harness<S>, id: &str, failure: Failure) {
     h.enqueue(job("q").id(id)).await;
     let lease = h.claim("q").await.delivery.lease;
-    let ending = Ending::Failed { failure, permanent: true, retry_after: None };
-    h.nack(lease, ending).await.unwrap();
+    let outcome = Outcome::Failed { failure, permanent: true, retry_after: None };
+    h.nack(lease, outcome).await.unwrap();
     h.advance(MILLISECOND);
 }
 
@@ -48,7 +43,7 @@ store_test! {
         die(&h, "lost", Failure::new("LostError", "gone")).await;
         let mut other = job("q").id("other");
         other.job_type = "report".into();
-        h.bury(other).await;
+        h.dead_letter(other).await;
 
         assert_eq!(find(&h, any()).await, "expired slow lost other");
         assert_eq!(find(&h, of_type("Lo*")).await, "lost");
@@ -126,8 +121,8 @@ store_test! {
         // Those that were sent round die of the same again, and are not met.
         for delivered in h.claim_many("q", 2).await {
             let failure = Failure::new("X", "");
-            let ending = Ending::Failed { failure, permanent: true, retry_after: None };
-            h.nack(delivered.delivery.lease, ending).await.unwrap();
+            let outcome = Outcome::Failed { failure, permanent: true, retry_after: None };
+            h.nack(delivered.delivery.lease, outcome).await.unwrap();
         }
         let go_on = Which::Found {
             search: search(of_type("X")), limit: 2, among: Some(done.left)

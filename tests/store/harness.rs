@@ -1,37 +1,25 @@
 //! A store of its own, with a clock that stands still.
 
-use crate::{
-    builders::{claim_of, queue, sweep_all},
-    engines::{Engine, Place, Site},
-    told::{Told, lock},
-};
+use crate::builders::{claim_of, queue, sweep_all};
+use crate::engines::{Engine, Place, Site};
+use crate::recorded_events::{RecordedEvents, lock};
 use bytes::Bytes;
-use redrive::{
-    domain::{
-        breaker::BreakerName,
-        ids::{JobId, QueueName},
-        job::{Attempt, NewJob},
-        lease::Lease,
-        settings::{QueueSettings, Settings},
-        time::Timestamp,
-        verdict::Ending,
-    },
-    env::ManualClock,
-    store::{
-        Ack, Acked, Ask, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed,
-        DeadCountQuery, DeadCounts, DeadLetterPage, DeadLetterQuery, Delivered, Depths, Enqueued,
-        Extend, Extended, Idle, JobPage, JobQuery, JobRefused, JobView, LeaseLost, Nack, NewPause,
-        Purge, PurgeRefused, Purged, QueueRefused, QueueView, Refused, Requeue, RequeueRefused,
-        Requeued, Settled, Settlements, Stats, Sweep, Swept, Unanswered,
-    },
+use redrive::domain::{
+    Attempt, BreakerName, JobId, Lease, NewJob, Outcome, QueueName, QueueSettings, Settings, Timestamp,
 };
-use std::{
-    collections::HashMap,
-    future::Future,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-    time::Duration,
+use redrive::env::ManualClock;
+use redrive::queue::{
+    Ack, Acked, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts,
+    DeadLetterPage, DeadLetterQuery, Delivered, Depths, Enqueued, Extend, Extended, Idle, JobPage, JobQuery, JobView,
+    Nack, NewPause, Purge, Purged, QueueView, Requeue, Requeued, Settled, Settlements, Stats, Sweep, Swept,
 };
+use redrive::queue::{Error, Queues, Refusal, Setup, Subscribers, UndeliveredClaim};
+use std::collections::HashMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// One test of the suite, run on every engine; `sqlite only` is for what is true of that engine alone.
 macro_rules! store_test {
@@ -75,7 +63,7 @@ macro_rules! store_test {
         #[allow(unused_mut)]
         async fn scenario<S: $crate::engines::Engine>(mut $h: $crate::harness::Harness<S>) {
             $body
-            $h.audit().await;
+            $h.verify().await;
         }
 
         #[test]
@@ -85,14 +73,15 @@ macro_rules! store_test {
     };
 }
 
-pub(crate) struct Harness<S> {
-    store: Option<S>,
+pub(crate) struct Harness<S: Engine> {
+    store: Option<Queues<S::Host>>,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) told: Arc<Told>,
+    pub(crate) recorded: Arc<RecordedEvents>,
     /// Another one is what a changed configuration brings.
     pub(crate) settings: Arc<Settings>,
     pub(crate) place: Place,
-    seed: Mutex<u64>,
+    /// A new one for each call.
+    seed: Arc<AtomicU64>,
     answers: Mutex<HashMap<Lease, u64>>,
     _directory: tempfile::TempDir,
 }
@@ -103,15 +92,20 @@ pub(crate) fn run<S: Engine, F: Future<Output = ()>>(scenario: impl FnOnce(Harne
 }
 
 /// The same, where it matters which Redis it is.
-pub(crate) fn run_in<S: Engine, F: Future<Output = ()>>(
-    site: Site,
-    scenario: impl FnOnce(Harness<S>) -> F,
-) {
+pub(crate) fn run_in<S: Engine, F: Future<Output = ()>>(site: Site, scenario: impl FnOnce(Harness<S>) -> F) {
     runtime().block_on(async { scenario(Harness::new_in(site).await).await });
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// What was done, or why not: the store itself is well.
+fn refused<T>(answer: Result<T, Error>) -> Result<T, Refusal> {
+    answer.map_err(|error| match error {
+        Error::Refused(refusal) => refusal,
+        Error::Store(error) => panic!("the store is not well: {error}"),
+    })
 }
 
 impl<S: Engine> Harness<S> {
@@ -124,10 +118,10 @@ impl<S: Engine> Harness<S> {
         let mut harness = Self {
             store: None,
             clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
-            told: Arc::default(),
+            recorded: Arc::default(),
             settings: Arc::default(),
             place: Place::new(directory.path(), site),
-            seed: Mutex::new(0),
+            seed: Arc::default(),
             answers: Mutex::default(),
             _directory: directory,
         };
@@ -137,8 +131,12 @@ impl<S: Engine> Harness<S> {
 
     // ---- the store itself ----
 
-    pub(crate) fn store(&self) -> &S {
-        self.store.as_ref().expect("the store is open")
+    pub(crate) fn store(&self) -> &Queues<S::Host> {
+        let store = self.store.as_ref().expect("the store is open");
+        if !Arc::ptr_eq(&store.settings(), &self.settings) {
+            store.set_settings(self.settings.clone());
+        }
+        store
     }
 
     pub(crate) async fn open(&mut self) {
@@ -146,8 +144,14 @@ impl<S: Engine> Harness<S> {
     }
 
     /// Opens the same directory once more, whatever has it open.
-    pub(crate) async fn open_another(&self) -> Result<S, String> {
-        S::open(&self.place, self.clock.clone(), self.told.clone()).await
+    pub(crate) async fn open_another(&self) -> Result<Queues<S::Host>, String> {
+        let seed = self.seed.clone();
+        let setup = Setup {
+            settings: self.settings.clone(),
+            subscribers: Subscribers::default().with(self.recorded.clone()),
+            random: Arc::new(move || seed.fetch_add(1, Ordering::Relaxed) + 1),
+        };
+        S::open(&self.place, self.clock.clone(), setup).await
     }
 
     pub(crate) async fn close(&mut self) {
@@ -192,32 +196,25 @@ impl<S: Engine> Harness<S> {
         change(Arc::make_mut(&mut settings.defaults));
     }
 
-    /// A new seed for each call.
-    pub(crate) fn ask(&self) -> Ask {
-        let mut seed = lock(&self.seed);
-        *seed += 1;
-        Ask { settings: self.settings.clone(), seed: *seed }
-    }
-
     /// All that was asked before this has been answered, and what follows from that has been done.
     pub(crate) async fn catch_up(&self) {
-        self.store().catch_up(self.ask()).await;
+        S::catch_up(self.store()).await;
     }
 
     /// What was announced as due since the last look; announcements come after the answers.
     pub(crate) async fn due(&self) -> Vec<Timestamp> {
         self.catch_up().await;
-        self.told.take_due()
+        self.recorded.take_due()
     }
 
     // ---- enqueue ----
 
-    pub(crate) async fn enqueue_all(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueued, Refused>> {
-        let answer = self.store().enqueue(self.ask(), jobs).await;
+    pub(crate) async fn enqueue_all(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueued, Refusal>> {
+        let answer = self.store().enqueue(jobs).await;
         answer.expect("the store is well")
     }
 
-    pub(crate) async fn try_enqueue(&self, job: NewJob) -> Result<Enqueued, Refused> {
+    pub(crate) async fn try_enqueue(&self, job: NewJob) -> Result<Enqueued, Refusal> {
         self.enqueue_all(vec![job]).await.remove(0)
     }
 
@@ -231,22 +228,22 @@ impl<S: Engine> Harness<S> {
     // ---- claim ----
 
     pub(crate) async fn try_claim(&self, claim: Claim) -> Claimed {
-        let answer = self.store().claim(self.ask(), claim).await;
-        let claimed = answer.expect("the store is well");
+        let mut claimed = self.store().claim(claim).await.expect("the store is well");
+        claimed.jobs = claimed.jobs.delivered().into();
         let leases = claimed.jobs.iter().map(|job| (job.delivery.lease.clone(), claimed.answer));
         lock(&self.answers).extend(leases);
         claimed
     }
 
-    /// The answer that handed out this lease last reached nobody.
+    /// The answer that handed out this lease last did not arrive.
     pub(crate) async fn unclaim(&self, lease: Lease) {
         let answer = lock(&self.answers).get(&lease).copied().unwrap_or_default();
-        let unanswered = Unanswered { leases: vec![lease], answer, ..Unanswered::default() };
+        let unanswered = UndeliveredClaim { leases: vec![lease], answer, ..UndeliveredClaim::default() };
         self.store().unclaim(unanswered).await.expect("the store is well");
     }
 
     pub(crate) async fn claim_many(&self, queue: &str, max_jobs: usize) -> Vec<Delivered> {
-        self.try_claim(claim_of(&[queue], max_jobs)).await.jobs
+        self.try_claim(claim_of(&[queue], max_jobs)).await.jobs.delivered()
     }
 
     /// The one job that a claim gets.
@@ -271,53 +268,42 @@ impl<S: Engine> Harness<S> {
     // ---- settle ----
 
     pub(crate) async fn settle(&self, settlements: Settlements) -> Settled {
-        let answer = self.store().settle(self.ask(), settlements).await;
+        let answer = self.store().settle(settlements).await;
         answer.expect("the store is well")
     }
 
-    pub(crate) async fn ack(&self, lease: Lease) -> Result<Acked, LeaseLost> {
+    pub(crate) async fn ack(&self, lease: Lease) -> Result<Acked, Refusal> {
         self.ack_with(lease, "", Bytes::new()).await
     }
 
-    pub(crate) async fn ack_with(
-        &self,
-        lease: Lease,
-        note: &str,
-        result: Bytes,
-    ) -> Result<Acked, LeaseLost> {
+    pub(crate) async fn ack_with(&self, lease: Lease, note: &str, result: Bytes) -> Result<Acked, Refusal> {
         let acks = vec![Ack { lease, note: note.into(), result }];
         let settlements = Settlements { acks, ..Settlements::default() };
         self.settle(settlements).await.acks.remove(0)
     }
 
-    pub(crate) async fn nack(&self, lease: Lease, ending: Ending) -> Result<Attempt, LeaseLost> {
-        self.nack_saving(lease, ending, "").await
+    pub(crate) async fn nack(&self, lease: Lease, outcome: Outcome) -> Result<Attempt, Refusal> {
+        self.nack_saving(lease, outcome, "").await
     }
 
     pub(crate) async fn nack_saving(
-        &self,
-        lease: Lease,
-        ending: Ending,
-        checkpoint: &str,
-    ) -> Result<Attempt, LeaseLost> {
-        let nacks = vec![Nack { lease, ending, checkpoint: checkpoint.into() }];
+        &self, lease: Lease, outcome: Outcome, checkpoint: &str,
+    ) -> Result<Attempt, Refusal> {
+        let nacks = vec![Nack { lease, outcome, checkpoint: checkpoint.into() }];
         let settlements = Settlements { nacks, ..Settlements::default() };
         self.settle(settlements).await.nacks.remove(0)
     }
 
     pub(crate) async fn extend(
-        &self,
-        lease: Lease,
-        duration: Option<Duration>,
-        checkpoint: &str,
-    ) -> Result<Extended, LeaseLost> {
+        &self, lease: Lease, duration: Option<Duration>, checkpoint: &str,
+    ) -> Result<Extended, Refusal> {
         let extends = vec![Extend { lease, duration, checkpoint: checkpoint.into() }];
         let settlements = Settlements { extends, ..Settlements::default() };
         self.settle(settlements).await.extends.remove(0)
     }
 
     /// Enqueues a job and lets it die at once.
-    pub(crate) async fn bury(&self, job: NewJob) -> JobId {
+    pub(crate) async fn dead_letter(&self, job: NewJob) -> JobId {
         let queue = job.queue.clone();
         let id = self.enqueue(job).await;
         let delivered = self.claim(queue.as_str()).await;
@@ -338,7 +324,7 @@ impl<S: Engine> Harness<S> {
     pub(crate) async fn sweep_sparing(&self, sweep: Sweep) -> Swept {
         let mut all = Swept::default();
         for _ in 0..1_000 {
-            let swept = self.store().sweep(self.ask(), sweep).await;
+            let swept = self.store().sweep(sweep).await;
             let swept = swept.expect("the store is well");
             all.promoted += swept.promoted;
             all.expired.extend(swept.expired);
@@ -352,14 +338,12 @@ impl<S: Engine> Harness<S> {
         panic!("the sweep comes to no end: {all:?}");
     }
 
-    pub(crate) async fn requeue(&self, requeue: Requeue) -> Result<Requeued, RequeueRefused> {
-        let answer = self.store().requeue(self.ask(), requeue).await;
-        answer.expect("the store is well")
+    pub(crate) async fn requeue(&self, requeue: Requeue) -> Result<Requeued, Refusal> {
+        refused(self.store().requeue(requeue).await)
     }
 
-    pub(crate) async fn purge(&self, purge: Purge) -> Result<Purged, PurgeRefused> {
-        let answer = self.store().purge(purge).await;
-        answer.expect("the store is well")
+    pub(crate) async fn purge(&self, purge: Purge) -> Result<Purged, Refusal> {
+        refused(self.store().purge(purge).await)
     }
 
     pub(crate) async fn dead_counts(&self, query: DeadCountQuery) -> DeadCounts {
@@ -368,7 +352,7 @@ impl<S: Engine> Harness<S> {
 
     pub(crate) async fn dead_page(&self, query: DeadLetterQuery) -> DeadLetterPage {
         let page = self.store().dead_letters(query).await;
-        page.expect("the store is well").expect("the queue exists")
+        page.expect("the store is well")
     }
 
     /// All dead letters of a queue, whole.
@@ -378,7 +362,7 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn views(&self, id: &JobId) -> Vec<JobView> {
-        let views = self.store().job(id.clone(), None).await;
+        let views = self.store().jobs_of_id(id.clone(), None).await;
         views.expect("the store is well")
     }
 
@@ -389,66 +373,45 @@ impl<S: Engine> Harness<S> {
         views.remove(0)
     }
 
-    pub(crate) async fn pause(
-        &self,
-        name: &str,
-        duration: Option<Duration>,
-    ) -> Result<(), QueueRefused> {
+    pub(crate) async fn pause(&self, name: &str, duration: Option<Duration>) -> Result<(), Refusal> {
         let pause = NewPause { duration, reason: "why not".into() };
-        let done = self.store().pause(self.ask(), queue(name), Some(pause)).await;
-        done.expect("the store is well")
+        refused(self.store().pause(queue(name), Some(pause)).await)
     }
 
-    pub(crate) async fn resume(&self, name: &str) -> Result<(), QueueRefused> {
-        let done = self.store().pause(self.ask(), queue(name), None).await;
-        done.expect("the store is well")
+    pub(crate) async fn resume(&self, name: &str) -> Result<(), Refusal> {
+        refused(self.store().pause(queue(name), None).await)
     }
 
     /// Both breakers of a queue.
     pub(crate) async fn breakers(&self, name: &str) -> BreakerViews {
-        let views = self.store().breakers(self.ask(), vec![queue(name)]).await;
+        let views = self.store().breakers(vec![queue(name)]).await;
         views.expect("the store is well").remove(0)
     }
 
-    pub(crate) async fn set_breaker(
-        &self,
-        name: &str,
-        order: BreakerOrder,
-    ) -> Result<BreakerView, QueueRefused> {
+    pub(crate) async fn set_breaker(&self, name: &str, order: BreakerOrder) -> Result<BreakerView, Refusal> {
         let name = BreakerName::parse(name).expect("the name of a breaker");
-        let set = self.store().set_breaker(self.ask(), name, order).await;
-        set.expect("the store is well")
+        refused(self.store().set_breaker(name, order).await)
     }
 
-    pub(crate) async fn cancel(&self, id: &str) -> Result<Cancelled, JobRefused> {
+    pub(crate) async fn cancel(&self, id: &str) -> Result<Cancelled, Refusal> {
         self.cancel_in(JobId::parse(id), None).await
     }
 
-    pub(crate) async fn cancel_in(
-        &self,
-        id: JobId,
-        queue: Option<QueueName>,
-    ) -> Result<Cancelled, JobRefused> {
-        let done = self.store().cancel(id, queue).await;
-        done.expect("the store is well")
+    pub(crate) async fn cancel_in(&self, id: JobId, queue: Option<QueueName>) -> Result<Cancelled, Refusal> {
+        refused(self.store().cancel(id, queue).await)
     }
 
-    pub(crate) async fn run_now(&self, id: &str) -> Result<(), JobRefused> {
+    pub(crate) async fn run_now(&self, id: &str) -> Result<(), Refusal> {
         self.run_now_in(JobId::parse(id), None).await
     }
 
-    pub(crate) async fn run_now_in(
-        &self,
-        id: JobId,
-        queue: Option<QueueName>,
-    ) -> Result<(), JobRefused> {
-        let done = self.store().run_now(id, queue).await;
-        done.expect("the store is well")
+    pub(crate) async fn run_now_in(&self, id: JobId, queue: Option<QueueName>) -> Result<(), Refusal> {
+        refused(self.store().run_now(id, queue).await)
     }
 
     pub(crate) async fn page(&self, query: JobQuery) -> JobPage {
         let page = self.store().jobs(query).await;
-        page.expect("the store is well").expect("the queue exists")
+        page.expect("the store is well")
     }
 
     /// All pages of a listing; the ids on each.
@@ -466,8 +429,7 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn stats(&self, name: Option<&str>) -> Option<Stats> {
-        let stats = self.store().stats(name.map(queue)).await;
-        stats.expect("the store is well")
+        refused(self.store().stats(name.map(queue)).await).ok()
     }
 
     pub(crate) async fn queues(&self) -> Vec<QueueView> {
@@ -487,7 +449,7 @@ impl<S: Engine> Harness<S> {
     }
 
     /// What came in is what went out and what is there.
-    pub(crate) async fn audit(&self) {
-        crate::audited::everything_adds_up(self).await;
+    pub(crate) async fn verify(&self) {
+        crate::verified::everything_adds_up(self).await;
     }
 }

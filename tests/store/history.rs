@@ -1,17 +1,13 @@
 //! What is remembered of a job's attempts.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::domain::{
-    failure::Failure,
-    job::{Attempt, AttemptStatus},
-    verdict::Ending,
-};
+use redrive::domain::{Attempt, AttemptStatus, Failure, Outcome};
 
 /// One delivery that ends like this, as soon as the job can be had.
-async fn attempt<S: Engine>(h: &Harness<S>, ending: Ending) -> Attempt {
+async fn attempt<S: Engine>(h: &Harness<S>, outcome: Outcome) -> Attempt {
     h.advance(HOUR);
     let lease = h.claim("q").await.delivery.lease;
-    h.nack(lease, ending).await.unwrap()
+    h.nack(lease, outcome).await.unwrap()
 }
 
 fn long(letter: &str) -> Failure {

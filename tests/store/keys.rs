@@ -1,7 +1,7 @@
 //! Idempotency keys: who holds one, and for how long.
 
 use crate::builders::*;
-use redrive::{domain::job::State, store::Refused};
+use redrive::{domain::State, queue::Refusal};
 
 store_test! {
     async fn the_same_key_and_body_again_adds_nothing(h) {
@@ -17,7 +17,7 @@ store_test! {
     async fn the_same_key_with_another_body_is_refused(h) {
         h.enqueue(job("q").key("k")).await;
         let other = h.try_enqueue(job("q").key("k").body("other")).await;
-        assert_eq!(other, Err(Refused::KeyTaken));
+        assert_eq!(other, Err(Refusal::KeyTaken));
     }
 }
 
@@ -33,9 +33,9 @@ store_test! {
         h.enqueue(job("q").id("one").key("k")).await;
         h.enqueue(job("q").id("two").key("l")).await;
         let crossed = h.try_enqueue(job("q").id("one").key("l")).await;
-        assert_eq!(crossed, Err(Refused::IdAndKeyDiffer));
+        assert_eq!(crossed, Err(Refusal::IdAndKeyDiffer));
         let new_id = h.try_enqueue(job("q").id("three").key("k")).await;
-        assert_eq!(new_id, Err(Refused::IdAndKeyDiffer));
+        assert_eq!(new_id, Err(Refusal::IdAndKeyDiffer));
         assert!(h.try_enqueue(job("q").id("one").key("k")).await.unwrap().deduplicated);
         assert_eq!(h.depths("q").await.ready, 2);
     }
@@ -51,14 +51,14 @@ store_test! {
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
         assert_eq!((again.deduplicated, again.state, again.id), (true, State::Completed, id));
         let other = h.try_enqueue(job("q").key("k").body("other")).await;
-        assert_eq!(other, Err(Refused::KeyTaken));
+        assert_eq!(other, Err(Refusal::KeyTaken));
         h.advance(MILLISECOND);
         h.enqueue(job("q").key("k").body("other")).await;
     }
 }
 
 store_test! {
-    /// Nobody asks for the key: the sweep forgets it, and then the queue.
+    /// The key is not used again: the sweep forgets it, and then the queue.
     async fn a_key_whose_retention_is_over_is_swept_away(h) {
         h.set(|queue| queue.key_retention = 48 * HOUR);
         h.enqueue(job("q").key("k")).await;
@@ -78,7 +78,7 @@ store_test! {
 store_test! {
     async fn a_job_that_runs_longer_than_the_retention_holds_its_key_until_it_is_done(h) {
         h.enqueue(job("q").key("k")).await;
-        let claim = redrive::store::Claim {
+        let claim = redrive::queue::Claim {
             lease_duration: Some(3 * HOUR),
             ..claim_of(&["q"], 1)
         };
@@ -107,7 +107,7 @@ store_test! {
 
 store_test! {
     async fn a_dead_job_does_not_hold_its_key(h) {
-        h.bury(job("q").key("k")).await;
+        h.dead_letter(job("q").key("k")).await;
         h.enqueue(job("q").key("k").body("other")).await;
     }
 }
@@ -115,11 +115,11 @@ store_test! {
 store_test! {
     async fn a_dead_job_holds_its_key_where_the_queue_says_so(h) {
         h.set(|queue| queue.dead_jobs_hold_keys = true);
-        let id = h.bury(job("q").key("k")).await;
+        let id = h.dead_letter(job("q").key("k")).await;
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
         assert_eq!((again.deduplicated, again.state, again.id), (true, State::Dead, id));
         let other = h.try_enqueue(job("q").key("k").body("other")).await;
-        assert_eq!(other, Err(Refused::KeyTaken));
+        assert_eq!(other, Err(Refusal::KeyTaken));
         h.advance(100 * HOUR);
         h.sweep().await;
         assert!(h.try_enqueue(job("q").key("k")).await.unwrap().deduplicated);
@@ -128,7 +128,7 @@ store_test! {
 
 store_test! {
     async fn a_requeued_job_has_its_key_back(h) {
-        let id = h.bury(job("q").key("k")).await;
+        let id = h.dead_letter(job("q").key("k")).await;
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
         assert_eq!((again.deduplicated, again.id), (true, id));
@@ -137,7 +137,7 @@ store_test! {
 
 store_test! {
     async fn a_requeued_job_takes_its_key_from_one_that_is_done(h) {
-        let id = h.bury(job("q").key("k")).await;
+        let id = h.dead_letter(job("q").key("k")).await;
         h.enqueue(job("q").key("k").body("other")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();

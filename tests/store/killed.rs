@@ -1,20 +1,16 @@
-//! Bulk calls on Redis whose server is killed half way: whoever repeats the call completes it, and does no more.
+//! Bulk calls on Redis whose server is killed half way: the repeated call completes it, and does no more.
 
-use crate::{
-    builders::*,
-    redis_server::{self, Server},
-    servers::One,
-};
-use redrive::{
-    domain::ids::JobId,
-    store::{Nack, Purge, RequestId, Requeue, Settlements, Store},
-};
+use crate::builders::*;
+use crate::redis_server::{self, Server};
+use crate::servers::One;
+use redrive::domain::JobId;
+use redrive::queue::{Nack, Purge, RequestId, Requeue, Settlements};
 use std::collections::HashSet;
 
 /// The calls take this many of them; the rest is what they must not touch.
 const DEAD: usize = 1_100;
 const TAKEN: usize = 1_000;
-/// Jobs of one call that buries or claims.
+/// Jobs of one call that dead-letters or claims.
 const AT_ONCE: usize = 100;
 
 fn request() -> Option<RequestId> {
@@ -49,7 +45,7 @@ impl Scene {
         let runtime = crate::harness::runtime();
         runtime.block_on(async {
             let server = self.open().await;
-            bury(&server).await;
+            dead_letter(&server).await;
             assert_eq!(self.dead(), DEAD);
             // One thread does both, so the call gets on by a step between two looks.
             let some_have_gone = async {
@@ -74,14 +70,14 @@ impl Scene {
     }
 }
 
-async fn bury(server: &One) {
+async fn dead_letter(server: &One) {
     for _ in 0..DEAD / AT_ONCE {
-        let added = server.store.enqueue(server.ask(), vec![job("q"); AT_ONCE]).await.unwrap();
+        let added = server.store.enqueue(vec![job("q"); AT_ONCE]).await.unwrap();
         assert!(added.iter().all(Result::is_ok));
         let jobs = server.claim("q", AT_ONCE).await;
         let nacks = jobs.iter().map(|job| Nack {
             lease: job.delivery.lease.clone(),
-            ending: permanent(),
+            outcome: permanent(),
             checkpoint: String::new(),
         });
         server.settle(Settlements { nacks: nacks.collect(), ..Settlements::default() }).await;
@@ -90,15 +86,14 @@ async fn bury(server: &One) {
 
 fn check_requeue(namespace: &'static str, target: Option<&str>) {
     let mut scene = Scene::new(namespace);
-    let requeue =
-        Requeue { request: request(), target: target.map(queue), ..requeue_of("q", oldest(TAKEN)) };
+    let requeue = Requeue { request: request(), target: target.map(queue), ..requeue_of("q", oldest(TAKEN)) };
     scene.killed_in(async |server| {
-        drop(server.store.requeue(server.ask(), requeue.clone()).await);
+        drop(server.store.requeue(requeue.clone()).await);
     });
     let ids = scene.repeated(async |server| {
-        let done = server.store.requeue(server.ask(), requeue.clone()).await.unwrap().unwrap();
+        let done = server.store.requeue(requeue.clone()).await.unwrap();
         assert_eq!((done.skipped.len(), done.has_more), (0, true));
-        let again = server.store.requeue(server.ask(), requeue.clone()).await.unwrap().unwrap();
+        let again = server.store.requeue(requeue.clone()).await.unwrap();
         assert_eq!(done, again);
         let mut claimed: HashSet<JobId> = HashSet::new();
         loop {
@@ -132,7 +127,7 @@ fn a_purge_whose_server_died_is_completed_and_takes_no_more() {
     scene.killed_in(async |server| drop(server.store.purge(purge.clone()).await));
     scene.repeated(async |server| {
         for _ in 0..2 {
-            let done = server.store.purge(purge.clone()).await.unwrap().unwrap();
+            let done = server.store.purge(purge.clone()).await.unwrap();
             assert_eq!((done.count, done.has_more), (TAKEN as u64, true));
         }
     });

@@ -1,10 +1,8 @@
 //! Listing a queue's jobs: in order, a page at a time, at a bounded cost.
 
 use crate::builders::*;
-use redrive::{
-    domain::job::{NewJob, State},
-    store::{Ahead, JobQuery},
-};
+use redrive::domain::{NewJob, State};
+use redrive::queue::{Ahead, JobQuery};
 
 fn of_type(job: NewJob, job_type: &str) -> NewJob {
     NewJob { job_type: job_type.into(), ..job }
@@ -16,8 +14,8 @@ fn by(limit: usize, name: &str) -> JobQuery {
 
 /// Jobs in every state, each told apart by its id, and some of another queue among them.
 async fn every_state<S: crate::engines::Engine>(h: &crate::harness::Harness<S>) {
-    h.bury(job("q").id("dead-b")).await;
-    h.bury(job("q").id("dead-a")).await;
+    h.dead_letter(job("q").id("dead-b")).await;
+    h.dead_letter(job("q").id("dead-a")).await;
     for id in ["leased-b", "leased-a"] {
         h.enqueue(job("other").id(id)).await;
         h.enqueue(job("q").id(id)).await;
@@ -84,8 +82,8 @@ store_test! {
         assert_eq!(pages.concat(), ["09", "19", "29"]);
         assert_eq!(pages.len(), 8, "four looks to a page, most of them in vain: {pages:?}");
         assert_eq!(h.pages(JobQuery { looks_max: 30, ..rare.clone() }).await.len(), 1);
-        let nobody = JobQuery { job_type: Some("rar".into()), ..rare };
-        assert!(h.pages(nobody).await.concat().is_empty(), "the whole type, not a part");
+        let none = JobQuery { job_type: Some("rar".into()), ..rare };
+        assert!(h.pages(none).await.concat().is_empty(), "the whole type, not a part");
     }
 }
 
@@ -122,7 +120,7 @@ store_test! {
 }
 
 store_test! {
-    async fn everybody_in_line_knows_how_many_go_first(h) {
+    async fn every_ready_job_knows_how_many_go_first(h) {
         for _ in 0..5 {
             h.enqueue(job("q")).await;
         }
@@ -148,8 +146,8 @@ store_test! {
         h.nack_saving(lease, failed("E"), "half way").await.unwrap();
         let whole = h.page(JobQuery { full: true, ..jobs_of("q") }).await.jobs;
         for (_, listed) in &whole {
-            let views = h.store().job(listed.spec.id.clone(), Some(queue("q"))).await.unwrap();
-            assert_eq!(format!("{listed:?}"), format!("{:?}", views[0]));
+            let view = h.store().job(listed.spec.id.clone(), Some(queue("q"))).await.unwrap();
+            assert_eq!(format!("{listed:?}"), format!("{view:?}"));
         }
         let basic = h.page(jobs_of("q")).await.jobs;
         assert_eq!(basic.len(), whole.len());
@@ -179,7 +177,7 @@ store_test! {
 
 store_test! {
     async fn there_is_nothing_to_list_in_a_queue_that_is_not_there(h) {
-        assert!(h.store().jobs(jobs_of("nobody")).await.unwrap().is_none());
+        assert_eq!(h.store().jobs(jobs_of("none")).await.unwrap_err(), no_queue("none").into());
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();

@@ -2,32 +2,24 @@
 //!
 //! `PROPTEST_CASES` raises the number of stories that are tried.
 
-use crate::{
-    builders::{self, claim_shares, jobs_of, of_type, requeue_of, search},
-    engines::{Engine, Site},
-    harness::{Harness, runtime},
-    model::{Answer, Id, Job, Model, Place},
-    steps::{New, Op, Pick, Story, name, settings},
-};
+use crate::builders::{self, claim_shares, jobs_of, no_queue, of_type, requeue_of, search};
+use crate::engines::{Engine, Site};
+use crate::harness::{Harness, runtime};
+use crate::model::{Answer, Id, Job, JobRefused, Model, Place};
+use crate::steps::{New, Op, Pick, Story, name, settings};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{Attempt, Body, Expiry, NewJob, Start, State},
-        lease::Lease,
-    },
-    queue::hosts::{memory::MemoryStore, redis::RedisStore, sqlite::SqliteStore},
-    store::{
-        BreakerOrder, Claim, Deaths, JobQuery, JobRefused, Purge, PurgeRefused, Requeue,
-        RequeueRefused, SkipReason, Which,
-    },
-};
+use redrive::domain::{Attempt, Body, JobId, Lease, NewJob, State, When};
+use redrive::queue::Refusal;
+use redrive::queue::hosts::memory::MemoryStore;
+use redrive::queue::hosts::redis::RedisStore;
+use redrive::queue::hosts::sqlite::SqliteStore;
+use redrive::queue::{BreakerOrder, Claim, Deaths, JobQuery, Purge, Requeue, SkipReason, Which};
 use std::{marker::PhantomData, sync::Arc};
 
 /// A store, and what its names are in the model.
-struct Real<S> {
+struct Real<S: Engine> {
     /// Away while a step runs on it.
     runtime: Option<tokio::runtime::Runtime>,
     h: Harness<S>,
@@ -37,7 +29,7 @@ struct Real<S> {
 }
 
 /// Where it is `CLUSTER`, each queue may be on another server.
-struct Machine<S, const CLUSTER: bool>(PhantomData<S>);
+struct Machine<S: Engine, const CLUSTER: bool>(PhantomData<S>);
 
 fn own(id: u8) -> JobId {
     JobId::parse(&format!("own-{id}"))
@@ -48,22 +40,27 @@ fn result_of(lease: usize) -> Bytes {
     if lease.is_multiple_of(3) { vec![lease as u8; lease].into() } else { Bytes::new() }
 }
 
-/// In which order the queues of an ambiguous id are named is nobody's promise.
-fn in_order(mut refused: JobRefused) -> JobRefused {
-    if let JobRefused::Ambiguous { queues } = &mut refused {
-        queues.sort();
+/// The order in which the queues of an ambiguous id are named is not promised.
+fn in_order(refusal: Refusal) -> JobRefused {
+    match refusal {
+        Refusal::JobNotFound { .. } | Refusal::QueueNotFound { .. } => JobRefused::NoSuchJob,
+        Refusal::WrongState { state, .. } => JobRefused::WrongState { state },
+        Refusal::AmbiguousJobId { mut queues, .. } => {
+            queues.sort();
+            JobRefused::Ambiguous { queues }
+        }
+        other => panic!("{other:?} is no refusal of a call about one job"),
     }
-    refused
 }
 
 impl<S: Engine> Real<S> {
     fn id(&self, id: Id) -> JobId {
         match id {
             Id::Own(id) => own(id),
-            // A step may name a job that was never made, or has an id of its own: nobody has this one.
+            // A step may name a job that was never made, or has an id of its own: no job has this one.
             Id::Made(number) => match self.ids.get(number) {
                 Some(id) if id.number().is_some() => id.clone(),
-                _ => JobId::parse("nobody"),
+                _ => JobId::parse("missing"),
             },
         }
     }
@@ -74,18 +71,18 @@ impl<S: Engine> Real<S> {
         job.key = new.key.map(|key| format!("key-{key}"));
         job.body = Body::Data(vec![new.body].into());
         job.priority = new.priority;
-        job.start = Start::After(new.delay);
-        job.expiry = new.expires.map_or(Expiry::Never, Expiry::After);
+        job.start = Some(When::After(new.delay));
+        job.expiry = new.expires.map(When::After);
         job
     }
 
-    /// Whom the store told to be dead since the step began.
+    /// The dead letters that the store published since the step began.
     fn died(&self) -> Vec<JobId> {
-        self.h.told.take_died().into_iter().map(|notice| notice.id).collect()
+        self.h.recorded.take_died().into_iter().map(|notice| notice.id).collect()
     }
 
     async fn step(&mut self, model: &Model, op: Op) {
-        self.h.told.take_died();
+        self.h.recorded.take_died();
         match (op, &model.answer) {
             (Op::Enqueue(jobs), Answer::Enqueued(expected)) => {
                 let jobs = jobs.iter().map(|job| self.new_job(job)).collect();
@@ -110,12 +107,9 @@ impl<S: Engine> Real<S> {
                 }
             }
             (Op::Claim { shares, max_jobs, request }, Answer::Claimed { .. }) => {
-                let names: Vec<_> =
-                    shares.iter().map(|(queue, first)| (name(*queue), *first)).collect();
-                let names: Vec<_> =
-                    names.iter().map(|(queue, first)| (queue.as_str(), *first)).collect();
-                let request_id =
-                    request.map(|request| format!("request-{request}")).unwrap_or_default();
+                let names: Vec<_> = shares.iter().map(|(queue, first)| (name(*queue), *first)).collect();
+                let names: Vec<_> = names.iter().map(|(queue, first)| (queue.as_str(), *first)).collect();
+                let request_id = request.map(|request| format!("request-{request}")).unwrap_or_default();
                 self.claim(model, Claim { request_id, ..claim_shares(&names, max_jobs) }).await;
             }
             (Op::Ack(lease), Answer::Acked(expected)) => {
@@ -123,17 +117,14 @@ impl<S: Engine> Real<S> {
                 let done = self.h.ack_with(self.leases[lease].clone(), &note, result).await;
                 assert_eq!(done, *expected);
             }
-            (Op::Nack { lease, ending, checkpoint }, Answer::Nacked(expected)) => {
+            (Op::Nack { lease, outcome, checkpoint }, Answer::Nacked(expected)) => {
                 let lease = self.leases[lease].clone();
                 let nonce = lease.nonce;
                 let expected = (**expected).clone().map(|attempt| Attempt { nonce, ..attempt });
-                assert_eq!(self.h.nack_saving(lease, ending, &checkpoint).await, expected);
+                assert_eq!(self.h.nack_saving(lease, outcome, &checkpoint).await, expected);
             }
             (Op::Extend { lease, duration, checkpoint }, Answer::Extended(expected)) => {
-                assert_eq!(
-                    self.h.extend(self.leases[lease].clone(), duration, &checkpoint).await,
-                    *expected
-                );
+                assert_eq!(self.h.extend(self.leases[lease].clone(), duration, &checkpoint).await, *expected);
             }
             (Op::Unclaim(lease), _) => {
                 self.h.unclaim(self.leases[lease].clone()).await;
@@ -166,7 +157,7 @@ impl<S: Engine> Real<S> {
                 let purge = Purge { part, which, dry_run, request: None };
                 let done = self.h.purge(purge).await;
                 let Answer::Purged { count, skipped, has_more, cutoff } = expected else {
-                    assert_eq!(done, Err(PurgeRefused::NoSuchQueue));
+                    assert_eq!(done, Err(no_queue(name(queue).as_str())));
                     return;
                 };
                 let done = done.expect("the queue is there");
@@ -195,12 +186,10 @@ impl<S: Engine> Real<S> {
                 // Time is kept with the next commit; here at once, so that a restart finds it.
                 self.h.settle(Default::default()).await;
             }
-            (Op::SetBreaker { queue, graves, forced }, _) => {
-                let kind = if graves { "dlq" } else { "queue" };
-                let order = forced.map_or(BreakerOrder::Reset, |open| BreakerOrder::Force {
-                    open,
-                    reason: String::new(),
-                });
+            (Op::SetBreaker { queue, dead_letters, forced }, _) => {
+                let kind = if dead_letters { "dlq" } else { "queue" };
+                let order =
+                    forced.map_or(BreakerOrder::Reset, |open| BreakerOrder::Force { open, reason: String::new() });
                 let name = format!("{kind}:{}", name(queue));
                 self.h.set_breaker(&name, order).await.expect("the queue is configured");
             }
@@ -222,13 +211,15 @@ impl<S: Engine> Real<S> {
         };
         let mut claimed = self.h.try_claim(claim).await;
         if *again {
-            // In which order they are handed out again is nobody's promise. One id may be out in several queues.
-            claimed.jobs.sort_by_key(|delivered| {
+            // The order in which they are handed out again is not promised. One id may be out in several queues.
+            let mut again = claimed.jobs.delivered();
+            again.sort_by_key(|delivered| {
                 jobs.iter().position(|number| {
                     let queue = name(model.jobs[number].queue);
                     (&self.ids[*number], queue) == (&delivered.spec.id, delivered.queue.clone())
                 })
             });
+            claimed.jobs = again.into();
         }
         let got: Vec<_> = claimed.jobs.iter().map(|delivered| delivered.spec.id.clone()).collect();
         let expected: Vec<_> = jobs.iter().map(|number| self.ids[*number].clone()).collect();
@@ -273,9 +264,10 @@ impl<S: Engine> Real<S> {
     }
 
     async fn requeue(&self, requeue: Requeue, expected: &Answer) {
+        let queue = requeue.part.queue.to_string();
         let done = self.h.requeue(requeue).await;
         let Answer::Requeued { ids, skipped, has_more, cutoff } = expected else {
-            assert_eq!(done, Err(RequeueRefused::NoSuchQueue));
+            assert_eq!(done, Err(no_queue(&queue)));
             return;
         };
         let done = done.expect("the queue is there");
@@ -291,18 +283,13 @@ impl<S: Engine> Real<S> {
     /// Every job is where the model has it and nowhere else, and the counters count what is there.
     async fn compare(&self, model: &Model) {
         assert_eq!(self.h.now(), model.now);
-        self.h.audit().await;
+        self.h.verify().await;
         let queues = self.h.queues().await;
         assert_eq!(queues.len(), model.queues.len());
         for (view, (number, queue)) in queues.iter().zip(&model.queues) {
             assert_eq!((&view.name, view.totals), (&name(*number), queue.totals));
-            let count = |state| {
-                model
-                    .jobs
-                    .values()
-                    .filter(|job| job.queue == *number && job.state() == state)
-                    .count() as u64
-            };
+            let count =
+                |state| model.jobs.values().filter(|job| job.queue == *number && job.state() == state).count() as u64;
             self.compare_breakers(model, *number).await;
             assert_eq!(view.pause.as_ref().map(|pause| pause.until), queue.paused);
             let d = view.depths;
@@ -312,27 +299,15 @@ impl<S: Engine> Real<S> {
                 [count(State::Leased), count(State::Dead), count(State::Completed)]
             );
             assert_eq!(d.overflow, model.overflow(*number));
-            let ready = model
-                .jobs
-                .values()
-                .filter(|job| job.queue == *number && job.state() == State::Ready);
+            let ready = model.jobs.values().filter(|job| job.queue == *number && job.state() == State::Ready);
             assert_eq!(view.oldest_ready_at, ready.filter_map(|job| job.waits_since()).min());
             let dead = self.h.dead(view.name.as_str()).await;
             let dead: Vec<_> = dead.iter().map(|view| view.spec.id.clone()).collect();
-            assert_eq!(
-                dead,
-                model
-                    .dead(*number)
-                    .iter()
-                    .map(|(_, job)| self.ids[*job].clone())
-                    .collect::<Vec<_>>()
-            );
+            assert_eq!(dead, model.dead(*number).iter().map(|(_, job)| self.ids[*job].clone()).collect::<Vec<_>>());
         }
         for queue in model.queues.keys() {
-            let listed =
-                self.h.pages(JobQuery { limit: 3, ..jobs_of(name(*queue).as_str()) }).await;
-            let expected =
-                model.listed(*queue).into_iter().map(|number| self.ids[number].to_string());
+            let listed = self.h.pages(JobQuery { limit: 3, ..jobs_of(name(*queue).as_str()) }).await;
+            let expected = model.listed(*queue).into_iter().map(|number| self.ids[number].to_string());
             assert_eq!(listed.concat(), expected.collect::<Vec<_>>());
         }
         for (number, job) in &model.jobs {
@@ -349,22 +324,16 @@ impl<S: Engine> Real<S> {
         let views = self.h.breakers(name(queue).as_str()).await;
         let settings = model.settings(queue);
         let settings = [&settings.breaker, &settings.dead_letters.breaker];
-        let expected = [&model.queues[&queue].work, &model.queues[&queue].graves];
-        for ((view, expected), settings) in
-            [&views.work, &views.dead_letters].into_iter().zip(expected).zip(settings)
-        {
+        let expected = [&model.queues[&queue].work, &model.queues[&queue].dead_letters];
+        for ((view, expected), settings) in [&views.work, &views.dead_letters].into_iter().zip(expected).zip(settings) {
             let found = &view.breaker;
             assert_eq!(
                 (found.transitions, found.trips, found.forced.as_ref().map(|forced| forced.open)),
                 (expected.transitions, expected.trips, expected.forced)
             );
-            let open = found
-                .open
-                .as_ref()
-                .map(|open| (open.probe_at, open.successes, open.failed_probe.clone()));
-            let opened = expected.open.map(|open| {
-                (open.probe_at, open.successes, open.failed_probe.map(|id| self.id(id)))
-            });
+            let open = found.open.as_ref().map(|open| (open.probe_at, open.successes, open.failed_probe.clone()));
+            let opened =
+                expected.open.map(|open| (open.probe_at, open.successes, open.failed_probe.map(|id| self.id(id))));
             assert_eq!(open, opened);
             assert_eq!(found.state(settings, model.now), expected.state(settings, model.now));
         }
@@ -374,10 +343,8 @@ impl<S: Engine> Real<S> {
     }
 
     async fn compare_job(&self, number: usize, job: &Job) {
-        let views = self.h.store().job(self.ids[number].clone(), Some(name(job.queue))).await;
-        let views = views.expect("the store is well");
-        assert_eq!(views.len(), 1);
-        let view = &views[0];
+        let view = self.h.store().job(self.ids[number].clone(), Some(name(job.queue))).await;
+        let view = view.expect("it is there once");
         assert_eq!((view.state, view.ready_at), (job.state(), job.waits_since()));
         let mut progress = job.progress.clone();
         if let Place::Leased(out) = &job.place
@@ -416,11 +383,12 @@ impl<S: Engine, const CLUSTER: bool> StateMachineTest for Machine<S, CLUSTER> {
         let site = if CLUSTER { Site::Cluster } else { Site::One };
         let mut h = runtime.block_on(Harness::new_in(site));
         h.settings = Arc::new(settings());
+        runtime.block_on(h.store().replace_settings(h.settings.clone())).expect("the store is well");
         Real { runtime: Some(runtime), h, ids: Vec::new(), leases: Vec::new() }
     }
 
     fn apply(mut real: Real<S>, model: &Model, op: Op) -> Real<S> {
-        let runtime = real.runtime.take().expect("nobody else has it");
+        let runtime = real.runtime.take().expect("the runtime is taken once");
         runtime.block_on(async {
             real.step(model, op).await;
             real.compare(model).await;

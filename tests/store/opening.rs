@@ -1,10 +1,8 @@
 //! What SQLite's engine refuses to open, and what it says.
 
-use crate::{
-    builders::*,
-    harness::{Harness, run},
-};
-use redrive::{queue::hosts::sqlite::SqliteStore, store::Store};
+use crate::builders::*;
+use crate::harness::{Harness, run};
+use redrive::queue::hosts::sqlite::SqliteStore;
 use rusqlite::Connection;
 use std::task::{Context, Waker};
 
@@ -25,18 +23,18 @@ fn a_database_of_another_version_is_refused_by_name() {
         tamper(&mut h, "PRAGMA user_version = 77").await;
         let error = refusal(&h).await;
         assert!(error.contains("its layout is 77"), "{error}");
-        assert!(error.contains("this redrive knows 2"), "{error}");
+        assert!(error.contains("this redrive knows 3"), "{error}");
         assert!(error.contains("redrive.db"), "{error}");
         tamper(&mut h, "PRAGMA user_version = 1").await;
         let error = refusal(&h).await;
         assert!(error.contains("start with an empty data directory"), "{error}");
-        tamper(&mut h, "PRAGMA user_version = 2").await;
+        tamper(&mut h, "PRAGMA user_version = 3").await;
         h.open().await;
     });
 }
 
 #[test]
-fn somebody_elses_database_is_refused_and_left_as_it_is() {
+fn a_database_of_another_program_is_refused_and_left_as_it_is() {
     run(async |mut h: Harness<SqliteStore>| {
         h.close().await;
         std::fs::remove_file(h.database()).expect("the database");
@@ -54,8 +52,7 @@ fn somebody_elses_database_is_refused_and_left_as_it_is() {
 fn a_file_that_is_no_database_is_refused() {
     run(async |mut h: Harness<SqliteStore>| {
         h.close().await;
-        std::fs::write(h.database(), "this is a letter to my aunt. ".repeat(100))
-            .expect("the file");
+        std::fs::write(h.database(), "this is a letter to my aunt. ".repeat(100)).expect("the file");
         let error = refusal(&h).await;
         assert!(error.contains("not a database"), "{error}");
     });
@@ -73,14 +70,14 @@ fn a_directory_in_use_is_refused_and_its_user_named() {
     });
 }
 
-/// Nobody closed it, the handle is just gone: whoever opens next must not meet a writer that still writes.
+/// It was not closed, only dropped: the next opener must not meet a writer that still writes.
 #[test]
 fn a_store_that_is_dropped_lets_go_of_its_directory_only_when_it_has_finished() {
     run(async |mut h: Harness<SqliteStore>| {
         for round in 1..=10 {
             let mut wake = Context::from_waker(Waker::noop());
             for _ in 0..10 {
-                let mut call = Box::pin(h.store().enqueue(h.ask(), vec![job("q"); 20]));
+                let mut call = Box::pin(h.store().enqueue(vec![job("q"); 20]));
                 let _ = call.as_mut().poll(&mut wake);
             }
             h.drop_store();

@@ -48,7 +48,7 @@ store_test! {
 }
 
 store_test! {
-    /// Nobody looked in time; that changes nothing about who was due first.
+    /// A late sweep does not change which job was due first.
     async fn delayed_jobs_come_in_the_order_of_their_due_times(h) {
         for (id, due) in [("third", 30), ("first", 10), ("second", 20)] {
             h.enqueue(job("q").id(id).delay(seconds(due))).await;
@@ -98,7 +98,7 @@ store_test! {
 
 store_test! {
     async fn a_requeued_job_goes_behind_what_is_ready(h) {
-        h.bury(job("q").id("a")).await;
+        h.dead_letter(job("q").id("a")).await;
         h.enqueue(job("q").id("b")).await;
         h.advance(MILLISECOND);
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();

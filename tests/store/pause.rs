@@ -1,10 +1,9 @@
 //! A paused queue hands out nothing; everything else goes on.
 
 use crate::builders::*;
-use redrive::{
-    domain::{job::State, pause::Pause},
-    store::{IdleReason, QueueRefused, Refused},
-};
+use redrive::domain::{Pause, State};
+use redrive::queue::IdleReason;
+use redrive::queue::Refusal;
 use std::sync::Arc;
 
 impl<S: crate::engines::Engine> crate::harness::Harness<S> {
@@ -60,7 +59,7 @@ store_test! {
             ("due", State::Ready),
             ("new", State::Ready),
         ] {
-            let id = redrive::domain::ids::JobId::parse(id);
+            let id = redrive::domain::JobId::parse(id);
             assert_eq!(h.view(&id).await.state, state, "{id}");
         }
         assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
@@ -79,12 +78,12 @@ store_test! {
         h.advance(seconds(10) - MILLISECOND);
         h.sweep().await;
         assert_eq!(h.idle("q").await.reason, IdleReason::Paused);
-        h.told.take_available();
+        h.recorded.take_available();
         h.advance(MILLISECOND);
         h.claim("q").await;
-        h.told.take_available();
+        h.recorded.take_available();
         h.sweep().await;
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 1)], "who waits is woken");
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1)], "who waits is woken");
         assert_eq!(h.queue("q").await.unwrap().pause, None);
     }
 }
@@ -93,9 +92,9 @@ store_test! {
     async fn a_pause_that_is_over_hides_nothing_before_the_sweep(h) {
         h.pause_configured().await;
         h.advance(seconds(10));
-        h.told.take_available();
+        h.recorded.take_available();
         h.enqueue(job("configured")).await;
-        assert_eq!(h.told.take_available(), [("configured".to_owned(), 1)]);
+        assert_eq!(h.recorded.take_available(), [("configured".to_owned(), 1)]);
         h.claim("configured").await;
     }
 }
@@ -119,23 +118,23 @@ store_test! {
 }
 
 store_test! {
-    async fn a_paused_queue_wakes_nobody(h) {
+    async fn a_paused_queue_wakes_no_waiter(h) {
         h.pause_configured().await;
-        h.told.take_available();
+        h.recorded.take_available();
         h.enqueue_all(vec![job("configured"), job("configured").delay(SECOND)]).await;
         h.advance(SECOND);
         h.sweep().await;
-        assert_eq!(h.told.take_available(), []);
+        assert_eq!(h.recorded.take_available(), []);
         h.resume("configured").await.unwrap();
-        assert_eq!(h.told.take_available(), [("configured".to_owned(), 2)]);
+        assert_eq!(h.recorded.take_available(), [("configured".to_owned(), 2)]);
         h.pause("configured", None).await.unwrap();
         h.enqueue(job("other")).await;
         h.enqueue(job("other")).await;
-        h.told.take_available();
+        h.recorded.take_available();
         let claimed = h.try_claim(claim_of(&["configured", "other"], 1)).await;
         assert_eq!(claimed.jobs[0].queue, queue("other"));
-        let told = h.told.take_available();
-        assert_eq!(told, [("other".to_owned(), 1)], "nobody is sent to a paused queue");
+        let told = h.recorded.take_available();
+        assert_eq!(told, [("other".to_owned(), 1)], "no waiter of a paused queue is woken");
     }
 }
 
@@ -163,20 +162,20 @@ store_test! {
 
 store_test! {
     async fn only_queues_that_exist_or_are_configured_can_be_paused(h) {
-        assert_eq!(h.pause("nobody", None).await, Err(QueueRefused::NoSuchQueue));
-        assert_eq!(h.resume("nobody").await, Err(QueueRefused::NoSuchQueue));
+        assert_eq!(h.pause("missing", None).await, Err(no_queue("missing")));
+        assert_eq!(h.resume("missing").await, Err(no_queue("missing")));
         assert!(h.queues().await.is_empty());
         let settings = Arc::default();
         Arc::make_mut(&mut h.settings).queues.insert(queue("configured"), settings);
         h.resume("configured").await.unwrap();
-        assert!(h.queues().await.is_empty(), "nothing to resume makes no queue");
+        assert_eq!(h.queues().await.len(), 1, "it is there since it was configured");
         h.pause("configured", None).await.unwrap();
         assert_eq!(h.idle("configured").await.reason, IdleReason::Paused);
         h.close().await;
         h.place.max_queues = 1;
         h.open().await;
         Arc::make_mut(&mut h.settings).queues.insert(queue("one-more"), Arc::default());
-        let refused = QueueRefused::NotMade(Refused::TooManyQueues { limit: 1 });
+        let refused = Refusal::TooManyQueues { limit: 1 };
         assert_eq!(h.pause("one-more", None).await, Err(refused));
     }
 }

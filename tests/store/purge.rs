@@ -1,14 +1,13 @@
 //! Dead letters that go for good.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::ids::JobId,
-    store::{Acked, LeaseLost, Purge, PurgeRefused, Purged, SkipReason, Which},
-};
+use redrive::domain::JobId;
+use redrive::queue::Refusal;
+use redrive::queue::{Acked, Purge, Purged, SkipReason, Which};
 
-async fn bury_all<S: Engine>(h: &Harness<S>, ids: &[&str]) {
+async fn dead_letter_all<S: Engine>(h: &Harness<S>, ids: &[&str]) {
     for id in ids {
-        h.bury(job("q").id(id)).await;
+        h.dead_letter(job("q").id(id)).await;
     }
 }
 
@@ -23,7 +22,7 @@ async fn left<S: Engine>(h: &Harness<S>) -> String {
 
 store_test! {
     async fn named_letters_go_and_unknown_ones_are_skipped(h) {
-        bury_all(&h, &["a", "b", "c"]).await;
+        dead_letter_all(&h, &["a", "b", "c"]).await;
         h.enqueue(job("q").id("alive")).await;
         let which = Which::Ids(ids(&["c", "unknown", "a", "alive", "a"]));
         let done = h.purge(purge_of("q", which)).await.unwrap();
@@ -40,8 +39,8 @@ store_test! {
 store_test! {
     async fn a_purged_job_leaves_nothing_behind(h) {
         h.set(|queue| queue.dead_jobs_hold_keys = true);
-        let made = h.bury(job("q").key("made").expires(HOUR)).await;
-        h.bury(job("q").id("own").key("k").expires(HOUR)).await;
+        let made = h.dead_letter(job("q").key("made").expires(HOUR)).await;
+        h.dead_letter(job("q").id("own").key("k").expires(HOUR)).await;
         h.enqueue(job("q").id("x")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.nack(lease.clone(), permanent()).await.unwrap();
@@ -50,7 +49,7 @@ store_test! {
         assert!(h.views(&JobId::parse("own")).await.is_empty());
         assert_eq!(h.depths("q").await.held(), 0);
         assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: true }));
-        assert_eq!(h.nack(lease, permanent()).await, Err(LeaseLost));
+        assert_eq!(h.nack(lease, permanent()).await, Err(Refusal::LeaseLost));
         // Ids and keys are free, and the new jobs have no history.
         h.enqueue(job("q").id("own").key("made").body("other")).await;
         h.enqueue(job("q").id("x").key("k").body("other")).await;
@@ -66,10 +65,10 @@ store_test! {
 
 store_test! {
     async fn the_oldest_go_first_and_a_cutoff_leaves_the_new_alone(h) {
-        bury_all(&h, &["c", "a", "b"]).await;
+        dead_letter_all(&h, &["c", "a", "b"]).await;
         let first = h.purge(purge_of("q", oldest(2))).await.unwrap();
         assert_eq!((first.count, first.has_more), (2, true));
-        bury_all(&h, &["new"]).await;
+        dead_letter_all(&h, &["new"]).await;
         let go_on = Which::Oldest { limit: 10, among: Some(first.left) };
         let second = h.purge(purge_of("q", go_on)).await.unwrap();
         assert_eq!((second.count, second.has_more), (1, false));
@@ -79,11 +78,11 @@ store_test! {
 
 store_test! {
     async fn only_what_was_found_goes(h) {
-        bury_all(&h, &["a"]).await;
+        dead_letter_all(&h, &["a"]).await;
         h.enqueue(job("q").id("b").retries(0)).await;
         let lease = h.claim("q").await.delivery.lease;
         h.nack(lease, failed("Timeout")).await.unwrap();
-        bury_all(&h, &["c"]).await;
+        dead_letter_all(&h, &["c"]).await;
         let done = h.purge(purge_of("q", found(of_type("Time*"), 10))).await.unwrap();
         assert_eq!((done.count, done.has_more), (1, false));
         assert_eq!(left(&h).await, "a c");
@@ -93,7 +92,7 @@ store_test! {
 store_test! {
     async fn the_overflow_alone_can_go(h) {
         h.set(|queue| queue.dead_letters.max_entries = 1);
-        bury_all(&h, &["a", "b", "c"]).await;
+        dead_letter_all(&h, &["a", "b", "c"]).await;
         let by_id = h.purge(purge_of("dlq:overflow:q", Which::Ids(ids(&["a"])))).await.unwrap();
         assert_eq!((by_id.count, by_id.skipped.len()), (0, 1));
         assert_eq!(h.purge(purge_of("dlq:overflow:q", oldest(10))).await.unwrap().count, 2);
@@ -104,7 +103,7 @@ store_test! {
 
 store_test! {
     async fn a_dry_run_counts_and_removes_nothing(h) {
-        bury_all(&h, &["a", "b"]).await;
+        dead_letter_all(&h, &["a", "b"]).await;
         let before = h.queue("q").await.unwrap();
         let dry = Purge { dry_run: true, ..purge_of("q", oldest(1)) };
         let done = h.purge(dry).await.unwrap();
@@ -116,7 +115,7 @@ store_test! {
 
 store_test! {
     async fn an_unknown_queue_is_refused_and_an_empty_one_is_not(h) {
-        assert_eq!(h.purge(purge_of("q", oldest(1))).await, Err(PurgeRefused::NoSuchQueue));
+        assert_eq!(h.purge(purge_of("q", oldest(1))).await, Err(no_queue("q")));
         h.enqueue(job("q")).await;
         assert_eq!(h.purge(purge_of("q", oldest(1))).await, Ok(Purged::default()));
     }

@@ -1,9 +1,7 @@
 //! Real servers, Redis and Valkey, for the tests of this process. A test that finds none fails.
 
-use std::{
-    process::{Child, Command, Stdio},
-    sync::OnceLock,
-};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 pub(crate) struct Server {
     address: String,
@@ -12,7 +10,7 @@ pub(crate) struct Server {
     _directory: tempfile::TempDir,
 }
 
-/// The one that most tests share, each under a name of its own; started by whoever asks first.
+/// The one that most tests share, each under a name of its own; the first caller starts it.
 pub(crate) fn shared() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(Server::start)
@@ -21,8 +19,7 @@ pub(crate) fn shared() -> &'static Server {
 /// As durable as can be, so that a write can be waited for until it is on its disk.
 pub(crate) fn valkey() -> &'static Server {
     static VALKEY: OnceLock<Server> = OnceLock::new();
-    VALKEY
-        .get_or_init(|| Server::start_one("valkey-server", "--appendonly yes --appendfsync always"))
+    VALKEY.get_or_init(|| Server::start_one("valkey-server", "--appendonly yes --appendfsync always"))
 }
 
 /// Three primaries that share the slots, each with a replica.

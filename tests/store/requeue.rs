@@ -1,17 +1,13 @@
 //! Sending dead letters back to work.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::{
-    domain::{
-        ids::JobId,
-        job::{DeadReason, State},
-    },
-    store::{LeaseLost, Requeue, RequeueRefused, Requeued, SkipReason, Which},
-};
+use redrive::domain::{DeadReason, JobId, State};
+use redrive::queue::Refusal;
+use redrive::queue::{Requeue, Requeued, SkipReason, Which};
 
-async fn bury_all<S: Engine>(h: &Harness<S>, ids: &[&str]) {
+async fn dead_letter_all<S: Engine>(h: &Harness<S>, ids: &[&str]) {
     for id in ids {
-        h.bury(job("q").id(id)).await;
+        h.dead_letter(job("q").id(id)).await;
     }
 }
 
@@ -25,7 +21,7 @@ fn ids(texts: &[&str]) -> Vec<JobId> {
 
 store_test! {
     async fn named_letters_go_back_and_unknown_ones_are_skipped(h) {
-        bury_all(&h, &["a", "b", "c"]).await;
+        dead_letter_all(&h, &["a", "b", "c"]).await;
         h.enqueue(job("q").id("alive")).await;
         let which = Which::Ids(ids(&["c", "unknown", "a", "alive", "a"]));
         let done = h.requeue(requeue_of("q", which)).await.unwrap();
@@ -40,7 +36,7 @@ store_test! {
 
 store_test! {
     async fn a_letter_of_an_id_that_the_store_made_goes_back(h) {
-        let made = h.bury(job("q")).await;
+        let made = h.dead_letter(job("q")).await;
         let done = h.requeue(requeue_of("q", Which::Ids(vec![made.clone()]))).await.unwrap();
         assert_eq!(done.ids, [made]);
     }
@@ -48,7 +44,7 @@ store_test! {
 
 store_test! {
     async fn the_oldest_go_first_up_to_the_limit(h) {
-        bury_all(&h, &["c", "a", "b"]).await;
+        dead_letter_all(&h, &["c", "a", "b"]).await;
         let done = h.requeue(requeue_of("q", oldest(2))).await.unwrap();
         assert_eq!((done.ids, done.has_more), (ids(&["c", "a"]), true));
         let done = h.requeue(requeue_of("q", oldest(2))).await.unwrap();
@@ -60,7 +56,7 @@ store_test! {
 
 store_test! {
     async fn no_limit_means_all(h) {
-        bury_all(&h, &["a", "b"]).await;
+        dead_letter_all(&h, &["a", "b"]).await;
         let done = h.requeue(requeue_of("q", oldest(usize::MAX))).await.unwrap();
         assert_eq!((done.ids, done.has_more), (ids(&["a", "b"]), false));
     }
@@ -69,7 +65,7 @@ store_test! {
 store_test! {
     /// Jobs fail again as fast as they are sent round.
     async fn going_on_with_the_cutoff_meets_no_job_twice(h) {
-        bury_all(&h, &["a", "b", "c"]).await;
+        dead_letter_all(&h, &["a", "b", "c"]).await;
         let first = h.requeue(requeue_of("q", oldest(2))).await.unwrap();
         assert!(first.has_more);
         for delivered in h.claim_many("q", 2).await {
@@ -85,8 +81,8 @@ store_test! {
 
 store_test! {
     async fn letters_that_cannot_go_back_do_not_hold_up_the_others(h) {
-        h.bury(job("q").id("a").key("k")).await;
-        bury_all(&h, &["b"]).await;
+        h.dead_letter(job("q").id("a").key("k")).await;
+        dead_letter_all(&h, &["b"]).await;
         h.enqueue(job("q").id("live").key("k")).await;
         let first = h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         assert_eq!(first.skipped, [(id("a"), SkipReason::KeyTaken)]);
@@ -101,7 +97,7 @@ store_test! {
     async fn large_letters_go_back_a_part_at_a_time(h) {
         let large = "x".repeat(1 << 20);
         for number in 0..20 {
-            h.bury(job("q").id(&format!("{number:02}")).body(&large)).await;
+            h.dead_letter(job("q").id(&format!("{number:02}")).body(&large)).await;
         }
         let first = h.requeue(requeue_of("q", oldest(100))).await.unwrap();
         assert!(first.has_more);
@@ -114,7 +110,7 @@ store_test! {
 store_test! {
     async fn the_overflow_alone_can_go_back(h) {
         h.set(|queue| queue.dead_letters.max_entries = 1);
-        bury_all(&h, &["a", "b", "c"]).await;
+        dead_letter_all(&h, &["a", "b", "c"]).await;
         let by_id = h.requeue(requeue_of("dlq:overflow:q", Which::Ids(ids(&["a"])))).await.unwrap();
         assert_eq!(by_id.skipped, [(id("a"), SkipReason::JobNotFound)]);
         let done = h.requeue(requeue_of("dlq:overflow:q", oldest(10))).await.unwrap();
@@ -164,28 +160,28 @@ store_test! {
         h.sweep().await;
         assert_eq!(h.dead("q").await[0].death.as_ref().unwrap().reason, DeadReason::Expired);
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        h.told.take_died();
+        h.recorded.take_died();
         h.advance(HOUR);
         h.sweep().await;
-        assert!(h.told.take_died().is_empty());
+        assert!(h.recorded.take_died().is_empty());
         assert!(h.claim("q").await.progress.deadline_cleared);
     }
 }
 
 store_test! {
     async fn a_deadline_that_is_still_to_come_holds(h) {
-        h.bury(job("q").expires(HOUR)).await;
+        h.dead_letter(job("q").expires(HOUR)).await;
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        h.told.take_died();
+        h.recorded.take_died();
         h.advance(HOUR);
         h.sweep().await;
-        assert_eq!(h.told.take_died().len(), 1);
+        assert_eq!(h.recorded.take_died().len(), 1);
     }
 }
 
 store_test! {
     async fn a_dry_run_says_what_would_happen_and_changes_nothing(h) {
-        bury_all(&h, &["a", "b"]).await;
+        dead_letter_all(&h, &["a", "b"]).await;
         let before = h.queue("q").await.unwrap();
         let requeue = Requeue {
             dry_run: true,
@@ -203,8 +199,8 @@ store_test! {
 
 store_test! {
     async fn letters_move_to_another_queue_which_is_made(h) {
-        let made = h.bury(job("q").key("k")).await;
-        bury_all(&h, &["mine"]).await;
+        let made = h.dead_letter(job("q").key("k")).await;
+        dead_letter_all(&h, &["mine"]).await;
         let requeue = Requeue { target: Some(queue("other")), ..requeue_of("q", oldest(10)) };
         h.requeue(requeue).await.unwrap();
         let (from, to) = (h.queue("q").await.unwrap(), h.queue("other").await.unwrap());
@@ -225,7 +221,7 @@ store_test! {
 
 store_test! {
     async fn a_key_or_id_that_another_job_has_is_in_the_way(h) {
-        h.bury(job("q").id("a").key("k")).await;
+        h.dead_letter(job("q").id("a").key("k")).await;
         h.enqueue(job("q").key("k").body("other")).await;
         let done = h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         assert_eq!(done.skipped, [(id("a"), SkipReason::KeyTaken)]);
@@ -240,7 +236,7 @@ store_test! {
 store_test! {
     async fn a_dead_jobs_own_key_is_not_in_its_way(h) {
         h.set(|queue| queue.dead_jobs_hold_keys = true);
-        h.bury(job("q").id("a").key("k")).await;
+        h.dead_letter(job("q").id("a").key("k")).await;
         let done = h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         assert_eq!(done.ids, ids(&["a"]));
     }
@@ -250,10 +246,10 @@ store_test! {
     async fn unknown_queues_and_too_many_are_refused(h) {
         h.place.max_queues = 1;
         h.reopen().await;
-        assert_eq!(h.requeue(requeue_of("q", oldest(1))).await, Err(RequeueRefused::NoSuchQueue));
-        h.bury(job("q")).await;
+        assert_eq!(h.requeue(requeue_of("q", oldest(1))).await, Err(no_queue("q")));
+        h.dead_letter(job("q")).await;
         let requeue = Requeue { target: Some(queue("other")), ..requeue_of("q", oldest(1)) };
-        assert_eq!(h.requeue(requeue).await, Err(RequeueRefused::TooManyQueues { limit: 1 }));
+        assert_eq!(h.requeue(requeue).await, Err(Refusal::TooManyQueues { limit: 1 }));
         assert_eq!(h.depths("q").await.dead, 1);
     }
 }
@@ -279,9 +275,9 @@ store_test! {
         h.requeue(requeue).await.unwrap();
         let new = h.claim("other").await.delivery.lease;
         for old in [expired, killed] {
-            assert_eq!(h.ack(old.clone()).await, Err(LeaseLost));
-            assert_eq!(h.nack(old.clone(), permanent()).await, Err(LeaseLost));
-            assert_eq!(h.extend(old, None, "").await, Err(LeaseLost));
+            assert_eq!(h.ack(old.clone()).await, Err(Refusal::LeaseLost));
+            assert_eq!(h.nack(old.clone(), permanent()).await, Err(Refusal::LeaseLost));
+            assert_eq!(h.extend(old, None, "").await, Err(Refusal::LeaseLost));
         }
         assert!(h.ack(new).await.is_ok());
     }

@@ -1,15 +1,15 @@
 //! What is there after the store was closed and opened again: everything.
 
 use crate::builders::*;
-use redrive::domain::job::State;
+use redrive::domain::State;
 use std::collections::HashSet;
 
 store_test! {
     async fn everything_is_there_after_a_restart(h) {
         h.set(without_jitter);
         h.set(|queue| queue.dead_letters.max_entries = 1);
-        h.bury(job("q").id("dead")).await;
-        h.bury(job("q").id("spilt")).await;
+        h.dead_letter(job("q").id("dead")).await;
+        h.dead_letter(job("q").id("spilt")).await;
         h.enqueue(job("q").id("failing")).await;
         let failing = h.claim("q").await.delivery.lease;
         h.nack(failing, failed("Timeout")).await.unwrap();
@@ -23,7 +23,7 @@ store_test! {
         let before = h.queues().await;
         let mut views = Vec::new();
         for id in ["dead", "spilt", "failing", "leased", "ready", "scheduled"] {
-            views.push(h.view(&redrive::domain::ids::JobId::parse(id)).await);
+            views.push(h.view(&redrive::domain::JobId::parse(id)).await);
         }
         h.reopen().await;
         assert_eq!(format!("{:?}", h.queues().await), format!("{before:?}"));
@@ -38,7 +38,7 @@ store_test! {
         assert_eq!(h.drain("q").await, ["ready", "failing"]);
         h.advance(2 * HOUR);
         h.sweep().await;
-        let scheduled = h.view(&redrive::domain::ids::JobId::parse("scheduled")).await;
+        let scheduled = h.view(&redrive::domain::JobId::parse("scheduled")).await;
         assert_eq!(scheduled.state, State::Dead);
     }
 }
@@ -75,11 +75,11 @@ store_test! {
 
 store_test! {
     async fn deaths_go_on_counting_after_a_restart(h) {
-        h.bury(job("q").id("a")).await;
+        h.dead_letter(job("q").id("a")).await;
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         h.claim("q").await;
         h.reopen().await;
-        h.bury(job("q").id("b")).await;
+        h.dead_letter(job("q").id("b")).await;
         assert_eq!(h.dead("q").await[0].death.as_ref().unwrap().number, 2);
     }
 }
@@ -103,7 +103,7 @@ store_test! {
     async fn a_closed_store_refuses_and_says_so(h) {
         h.enqueue(job("q")).await;
         h.store().close().await;
-        let refused = h.store().enqueue(h.ask(), vec![job("q")]).await;
+        let refused = h.store().enqueue(vec![job("q")]).await;
         assert!(refused.unwrap_err().to_string().contains("closed"));
         h.reopen().await;
         assert_eq!(h.depths("q").await.ready, 1);
@@ -113,7 +113,7 @@ store_test! {
 store_test! {
     async fn what_was_accepted_before_closing_is_there(h) {
         let calls: Vec<_> = (0..20)
-            .map(|_| Box::pin(h.store().enqueue(h.ask(), vec![job("q"); 10])))
+            .map(|_| Box::pin(h.store().enqueue(vec![job("q"); 10])))
             .collect();
         let mut pending = Vec::new();
         for mut call in calls {

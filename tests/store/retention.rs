@@ -1,12 +1,12 @@
 //! Dead letters that have been kept for long enough.
 
 use crate::builders::*;
-use redrive::domain::ids::JobId;
+use redrive::domain::JobId;
 use std::sync::Arc;
 
 store_test! {
     async fn letters_are_kept_for_ever_unless_told_otherwise(h) {
-        h.bury(job("q")).await;
+        h.dead_letter(job("q")).await;
         h.advance(HOUR * 24 * 365);
         let swept = h.sweep().await;
         assert_eq!((swept.retention_expired, swept.next), (0, None));
@@ -18,11 +18,11 @@ store_test! {
     async fn letters_go_when_their_time_since_death_is_over(h) {
         h.set(|queue| queue.dead_letters.retention = Some(HOUR));
         h.advance(HOUR);
-        h.bury(job("q").id("a").key("k")).await;
+        h.dead_letter(job("q").id("a").key("k")).await;
         let first = h.now();
         assert_eq!(h.sweep().await.next, Some(first.after(HOUR)));
         h.advance(SECOND);
-        h.bury(job("q").id("b")).await;
+        h.dead_letter(job("q").id("b")).await;
         h.advance(HOUR - SECOND - MILLISECOND);
         assert_eq!(h.sweep().await.next, Some(first.after(HOUR)));
         assert_eq!(h.depths("q").await.dead, 2);
@@ -45,7 +45,7 @@ store_test! {
 store_test! {
     async fn the_sweeper_hears_of_a_letter_that_is_not_kept_for_long(h) {
         h.set(|queue| queue.dead_letters.retention = Some(SECOND));
-        h.bury(job("q")).await;
+        h.dead_letter(job("q")).await;
         assert_eq!(h.due().await.last(), Some(&h.now().after(SECOND)));
     }
 }
@@ -53,7 +53,7 @@ store_test! {
 store_test! {
     async fn a_second_death_counts_anew(h) {
         h.set(|queue| queue.dead_letters.retention = Some(HOUR));
-        h.bury(job("q")).await;
+        h.dead_letter(job("q")).await;
         h.advance(HOUR - SECOND);
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         let lease = h.claim("q").await.delivery.lease;
@@ -72,7 +72,7 @@ store_test! {
         short.dead_letters.max_entries = 1;
         Arc::make_mut(&mut h.settings).queues.insert(queue("short"), Arc::new(short));
         for name in ["short", "short", "long"] {
-            h.bury(job(name)).await;
+            h.dead_letter(job(name)).await;
         }
         h.advance(SECOND);
         assert_eq!(h.sweep().await.retention_expired, 2);
@@ -84,7 +84,7 @@ store_test! {
 
 store_test! {
     async fn a_retention_that_is_set_later_holds_for_those_that_are_there(h) {
-        h.bury(job("q")).await;
+        h.dead_letter(job("q")).await;
         h.advance(HOUR);
         h.sweep().await;
         h.set(|queue| queue.dead_letters.retention = Some(HOUR));
@@ -102,12 +102,11 @@ store_test! {
             }
         }
         h.advance(SECOND);
-        let ask = h.ask();
-        let first = h.store().sweep(ask.clone(), sweep_all()).await.unwrap();
+        let first = h.store().sweep(sweep_all()).await.unwrap();
         assert_eq!(first.retention_expired, 500);
         assert!(first.next.unwrap() <= h.now());
         // Under the same settings, as a server sweeps.
-        let second = h.store().sweep(ask, sweep_all()).await.unwrap();
+        let second = h.store().sweep(sweep_all()).await.unwrap();
         assert_eq!((second.retention_expired, second.next), (300, None));
         assert_eq!(h.queue("q").await.unwrap().totals.retention_expired, 800);
     }

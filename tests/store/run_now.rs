@@ -1,10 +1,7 @@
 //! Run now: a job does not wait for its time.
 
 use crate::builders::*;
-use redrive::{
-    domain::{ids::JobId, job::State},
-    store::JobRefused,
-};
+use redrive::domain::{JobId, State};
 
 store_test! {
     async fn a_scheduled_job_is_ready_at_once(h) {
@@ -16,7 +13,7 @@ store_test! {
             let view = h.view(&JobId::parse(id)).await;
             assert_eq!((view.state, view.ready_at), (State::Ready, Some(h.now())), "{id}");
         }
-        assert_eq!(h.told.take_available(), [("q".to_owned(), 1), ("q".to_owned(), 2)]);
+        assert_eq!(h.recorded.take_available(), [("q".to_owned(), 1), ("q".to_owned(), 2)]);
         assert_eq!(h.sweep().await.next, None, "nothing is due any more");
         h.reopen().await;
         assert_eq!(h.view(&JobId::parse("own")).await.state, State::Ready);
@@ -65,12 +62,12 @@ store_test! {
 
 store_test! {
     async fn a_job_that_does_not_wait_cannot_be_run(h) {
-        assert_eq!(h.run_now("nobody").await, Err(JobRefused::NoSuchJob));
+        assert_eq!(h.run_now("missing").await, Err(no_job("missing")));
         h.enqueue(job("q").id("x")).await;
         let lease = h.claim("q").await.delivery.lease;
-        assert_eq!(h.run_now("x").await, Err(JobRefused::WrongState { state: State::Leased }));
+        assert_eq!(h.run_now("x").await, Err(wrong_state("x", State::Leased)));
         h.nack(lease, permanent()).await.unwrap();
-        assert_eq!(h.run_now("x").await, Err(JobRefused::WrongState { state: State::Dead }));
+        assert_eq!(h.run_now("x").await, Err(wrong_state("x", State::Dead)));
         assert_eq!(h.depths("q").await.dead, 1);
     }
 }

@@ -1,62 +1,41 @@
 //! Several servers on one Redis, each with its own connection, in real time: one truth, and each hears of the others.
 
-use crate::{
-    builders::*,
-    redis_server::{self, Server},
-};
-use redrive::{
-    domain::{
-        breaker::{BreakerName, BreakerState},
-        ids::{JobId, QueueName},
-        job::{NewJob, State},
-        lease::Lease,
-        settings::Settings,
-        time::Timestamp,
-    },
-    env::SystemClock,
-    queue::hosts::redis::RedisStore,
-    store::{
-        Ack, Ask, BreakerNotice, BreakerOrder, DeadNotice, Delivered, IdleReason, JobView,
-        Listener, Nack, NewPause, Requeue, Settlements, Store,
-        redis::{Options, connection::Address},
-    },
-};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use crate::builders::*;
+use crate::redis_server::{self, Server};
+use redrive::domain::{BreakerName, BreakerState, JobId, Lease, NewJob, QueueSettings, Settings, State, Timestamp};
+use redrive::env::SystemClock;
+use redrive::queue::hosts::redis::RedisStore;
+use redrive::queue::{Ack, BreakerOrder, Delivered, IdleReason, JobView, Nack, NewPause, Requeue, Settlements};
+use redrive::queue::{Event, EventKind, Setup, Subscriber, Subscribers};
+use redrive::store::redis::Options;
+use redrive::store::redis::connection::Address;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 /// Far beyond what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Ears {
+struct EventChannels {
     available: mpsc::UnboundedSender<(String, usize)>,
     due: watch::Sender<Option<Timestamp>>,
     cancels: watch::Sender<Option<Lease>>,
 }
 
-impl Listener for Ears {
-    fn available(&self, queue: &QueueName, jobs: usize) {
-        drop(self.available.send((queue.to_string(), jobs)));
+impl Subscriber for EventChannels {
+    fn wants(&self, _: EventKind) -> bool {
+        true
     }
 
-    fn come_due(&self, _: &QueueName) {}
-
-    fn due(&self, at: Timestamp) {
-        self.due.send_replace(Some(at));
+    fn event(&self, event: &Event) {
+        match event {
+            Event::Available { queue, jobs } => drop(self.available.send((queue.to_string(), *jobs))),
+            Event::SweepDue { at } => drop(self.due.send_replace(Some(*at))),
+            Event::CancelRequested(lease) => drop(self.cancels.send_replace(Some(lease.clone()))),
+            _ => {}
+        }
     }
-
-    fn died(&self, _: &DeadNotice) {}
-
-    fn cancel_requested(&self, lease: Lease) {
-        self.cancels.send_replace(Some(lease));
-    }
-
-    fn breaker(&self, _: &BreakerNotice) {}
 }
 
 /// One server.
@@ -65,8 +44,6 @@ pub(crate) struct One {
     available: mpsc::UnboundedReceiver<(String, usize)>,
     due: watch::Receiver<Option<Timestamp>>,
     cancels: watch::Receiver<Option<Lease>>,
-    pub(crate) settings: Arc<Settings>,
-    seed: AtomicU64,
 }
 
 impl One {
@@ -76,42 +53,46 @@ impl One {
 
     async fn named(server: &Server, namespace: &str, name: &str) -> Self {
         let (told, available) = mpsc::unbounded_channel();
-        let (due, due_heard) = watch::channel(None);
-        let (cancels, cancels_heard) = watch::channel(None);
+        let (due, due_received) = watch::channel(None);
+        let (cancels, cancels_received) = watch::channel(None);
         let address = Address::parse(server.address()).unwrap();
         let (namespace, name) = (namespace.into(), name.into());
         let options = Options { namespace, server: name, ..Options::new(address) };
         let clock = Arc::new(SystemClock::new());
-        let ears = Arc::new(Ears { available: told, due, cancels });
-        let store = RedisStore::open_with_limits(options, clock, ears).await.unwrap();
+        let channels = Arc::new(EventChannels { available: told, due, cancels });
         let mut settings = Settings::default();
         without_jitter(Arc::make_mut(&mut settings.defaults));
         let settings = Arc::new(settings);
-        let (due, cancels) = (due_heard, cancels_heard);
-        Self { store, available, due, cancels, settings, seed: AtomicU64::new(0) }
+        let subscribers = Subscribers::default().with(channels);
+        let setup = Setup { settings: settings.clone(), subscribers, ..Setup::default() };
+        let store = RedisStore::open_redis(options, 10_000, true, clock, setup).await.unwrap();
+        let (due, cancels) = (due_received, cancels_received);
+        Self { store, available, due, cancels }
     }
 
-    pub(crate) fn ask(&self) -> Ask {
-        let seed = self.seed.fetch_add(1, Ordering::Relaxed) + redrive::env::random::<u64>();
-        Ask { settings: self.settings.clone(), seed }
+    /// Changes the settings of every queue.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut QueueSettings)) {
+        let mut settings = (*self.store.settings()).clone();
+        change(Arc::make_mut(&mut settings.defaults));
+        self.store.set_settings(Arc::new(settings));
     }
 
     pub(crate) async fn enqueue(&self, job: NewJob) -> JobId {
-        let added = self.store.enqueue(self.ask(), vec![job]).await.unwrap().remove(0);
+        let added = self.store.enqueue(vec![job]).await.unwrap().remove(0);
         added.unwrap().id
     }
 
     pub(crate) async fn claim(&self, name: &str, most: usize) -> Vec<Delivered> {
-        self.store.claim(self.ask(), claim_of(&[name], most)).await.unwrap().jobs
+        self.store.claim(claim_of(&[name], most)).await.unwrap().jobs.delivered()
     }
 
     pub(crate) async fn idle(&self, name: &str) -> IdleReason {
-        let claimed = self.store.claim(self.ask(), claim_of(&[name], 1)).await.unwrap();
+        let claimed = self.store.claim(claim_of(&[name], 1)).await.unwrap();
         claimed.idle.first().expect("there is nothing").reason
     }
 
     pub(crate) async fn settle(&self, settlements: Settlements) {
-        self.store.settle(self.ask(), settlements).await.unwrap();
+        self.store.settle(settlements).await.unwrap();
     }
 
     pub(crate) async fn ack(&self, jobs: &[Delivered]) {
@@ -127,7 +108,7 @@ impl One {
     pub(crate) async fn nack(&self, jobs: &[Delivered], error_type: &str) {
         let nack = |job: &Delivered| Nack {
             lease: job.delivery.lease.clone(),
-            ending: failed(error_type),
+            outcome: failed(error_type),
             checkpoint: String::new(),
         };
         let nacks = jobs.iter().map(nack).collect();
@@ -135,23 +116,23 @@ impl One {
     }
 
     async fn sweep(&self) {
-        self.store.sweep(self.ask(), sweep_all()).await.unwrap();
+        self.store.sweep(sweep_all()).await.unwrap();
     }
 
-    /// The next time that this queue is told to have something.
+    /// The next time that this queue has something.
     async fn hears_of(&mut self, name: &str) {
-        let heard = async {
+        let received = async {
             while let Some((queue, _)) = self.available.recv().await {
                 if queue == name {
                     return;
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, heard).await.expect("it is told");
+        tokio::time::timeout(PATIENCE, received).await.expect("the event comes");
     }
 
     /// As a server and a worker do: sweeps whenever something is due, and asks until there is a job.
-    async fn gets(&mut self, name: &str) -> Delivered {
+    pub(crate) async fn gets(&mut self, name: &str) -> Delivered {
         let getting = async {
             loop {
                 self.sweep().await;
@@ -164,7 +145,7 @@ impl One {
         tokio::time::timeout(PATIENCE, getting).await.expect("it comes in time")
     }
 
-    /// Its next look around finds that the files differ in this way.
+    /// Its next sweep finds that the files differ in this way.
     async fn says(&self, how: &str) {
         self.comes_to_say(|notice| notice.is_some_and(|notice| notice.ends_with(how))).await;
     }
@@ -173,12 +154,12 @@ impl One {
         self.comes_to_say(|notice| notice.is_none()).await;
     }
 
-    /// Nobody is woken by a notice: it is asked for until it is there.
+    /// A warning sends no event: the test polls until it is there.
     async fn comes_to_say(&self, so: impl Fn(Option<String>) -> bool) {
         self.sweep().await;
         let saying = async {
             let is_of_files = |notice: &String| notice.contains("configuration files");
-            while !so(self.store.notices().into_iter().find(is_of_files)) {
+            while !so(self.store.warnings().into_iter().find(is_of_files)) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -186,7 +167,7 @@ impl One {
     }
 
     async fn job(&self, id: &str) -> Vec<JobView> {
-        self.store.job(JobId::parse(id), None).await.unwrap()
+        self.store.jobs_of_id(JobId::parse(id), None).await.unwrap()
     }
 }
 
@@ -197,7 +178,7 @@ pub(crate) fn run<F: Future<Output = ()>>(scenario: impl FnOnce(&'static Server,
 }
 
 #[test]
-fn an_enqueue_on_one_server_wakes_whoever_waits_on_another() {
+fn an_enqueue_on_one_server_wakes_a_waiter_on_another() {
     run(async |server, namespace| {
         let a = One::open(server, &namespace).await;
         let mut b = One::open(server, &namespace).await;
@@ -230,7 +211,7 @@ fn a_job_whose_server_died_comes_back_when_its_lease_is_over() {
         a.enqueue(job("q").id("x").retries(5)).await;
         let mut claim = claim_of(&["q"], 1);
         claim.lease_duration = Some(Duration::from_millis(200));
-        assert_eq!(a.store.claim(a.ask(), claim).await.unwrap().jobs.len(), 1);
+        assert_eq!(a.store.claim(claim).await.unwrap().jobs.len(), 1);
         drop(a);
         let job = b.gets("q").await;
         assert_eq!((job.delivery.attempt, job.delivery.lease.delivery), (2, 2));
@@ -246,21 +227,21 @@ fn pauses_and_breakers_are_those_of_all_servers() {
             a.enqueue(job("q")).await;
         }
         let pause = NewPause { duration: None, reason: "deploy".into() };
-        a.store.pause(a.ask(), queue("q"), Some(pause)).await.unwrap().unwrap();
+        a.store.pause(queue("q"), Some(pause)).await.unwrap();
         assert_eq!(b.idle("q").await, IdleReason::Paused);
-        a.store.pause(a.ask(), queue("q"), None).await.unwrap().unwrap();
+        a.store.pause(queue("q"), None).await.unwrap();
         let jobs = b.claim("q", 5).await;
         assert_eq!(jobs.len(), 5);
         b.nack(&jobs, "Timeout").await;
         assert_eq!(a.idle("q").await, IdleReason::BreakerOpen);
         let name = || BreakerName::parse("queue:q").unwrap();
         while b.available.try_recv().is_ok() {}
-        a.store.set_breaker(a.ask(), name(), BreakerOrder::Reset).await.unwrap().unwrap();
+        a.store.set_breaker(name(), BreakerOrder::Reset).await.unwrap();
         b.hears_of("q").await;
         assert_eq!(b.claim("q", 1).await.len(), 1);
-        let views = b.store.breakers(b.ask(), vec![queue("q")]).await.unwrap();
+        let views = b.store.breakers(vec![queue("q")]).await.unwrap();
         let breaker = &views[0].work.breaker;
-        let state = breaker.state(&b.settings.defaults.breaker, b.store.now());
+        let state = breaker.state(&b.store.settings().defaults.breaker, b.store.now());
         assert_eq!((state, breaker.transitions), (BreakerState::Closed, 2));
     });
 }
@@ -273,9 +254,9 @@ fn the_server_that_a_worker_talks_to_hears_of_a_cancellation_by_another() {
         let id = a.enqueue(job("q")).await;
         b.hears_of("q").await;
         let lease = b.claim("q", 1).await[0].delivery.lease.clone();
-        a.store.cancel(id, None).await.unwrap().unwrap();
-        let heard = b.cancels.wait_for(|heard| heard.as_ref() == Some(&lease));
-        tokio::time::timeout(PATIENCE, heard).await.expect("in time").expect("it is told");
+        a.store.cancel(id, None).await.unwrap();
+        let received = b.cancels.wait_for(|received| received.as_ref() == Some(&lease));
+        tokio::time::timeout(PATIENCE, received).await.expect("in time").expect("the event comes");
     });
 }
 
@@ -292,7 +273,7 @@ fn no_job_goes_to_two_workers_and_none_is_lost() {
         for round in 0..30 {
             let by = &servers[round % 3];
             let jobs = vec![job("q"); 20];
-            for one in by.store.enqueue(by.ask(), jobs).await.unwrap() {
+            for one in by.store.enqueue(jobs).await.unwrap() {
                 assert!(added.insert(one.unwrap().id), "an id came twice");
             }
             let [a, b, c] = &servers;
@@ -313,7 +294,7 @@ fn no_job_goes_to_two_workers_and_none_is_lost() {
             servers[1].ack(&jobs).await;
         }
         assert_eq!(seen, added);
-        let stats = servers[2].store.stats(Some(queue("q"))).await.unwrap().unwrap();
+        let stats = servers[2].store.stats(Some(queue("q"))).await.unwrap();
         assert_eq!((stats.totals.enqueued, stats.totals.completed, stats.held), (600, 600, 0));
     });
 }
@@ -322,25 +303,25 @@ fn no_job_goes_to_two_workers_and_none_is_lost() {
 fn servers_whose_files_differ_say_so_until_they_agree_or_are_gone() {
     run(async |server, namespace| {
         let a = One::named(server, &namespace, "a").await;
-        let mut b = One::named(server, &namespace, "b").await;
-        let alike = b.settings.clone();
-        Arc::make_mut(&mut Arc::make_mut(&mut b.settings).defaults).max_depth = Some(7);
-        let differing = b.settings.clone();
+        let b = One::named(server, &namespace, "b").await;
+        let alike = b.store.settings();
+        b.set(|queue| queue.max_depth = Some(7));
+        let differing = b.store.settings();
         b.sweep().await;
         a.says("files: (a) unlike (b)").await;
         b.says("files: (a) unlike (b)").await;
         // The file was put right, then it was not, and then its server ended.
-        b.settings = alike;
+        b.store.set_settings(alike);
         b.sweep().await;
         a.no_longer_says().await;
-        b.settings = differing;
+        b.store.set_settings(differing);
         b.sweep().await;
         a.says("files: (a) unlike (b)").await;
         b.store.close().await;
         a.no_longer_says().await;
         // One that dies without a word is forgotten after a while.
-        let mut c = One::named(server, &namespace, "c").await;
-        Arc::make_mut(&mut Arc::make_mut(&mut c.settings).defaults).max_depth = Some(8);
+        let c = One::named(server, &namespace, "c").await;
+        c.set(|queue| queue.max_depth = Some(8));
         c.sweep().await;
         a.says("files: (a) unlike (c)").await;
         drop(c);
@@ -385,9 +366,9 @@ fn a_move_that_a_server_left_half_done_is_completed_by_another() {
         begin_move(server, &namespace, number, a.store.now());
         let here = a.job("x").await;
         assert_eq!((here.len(), here[0].queue.as_str(), here[0].state), (1, "from", State::Dead));
-        // Nobody else can have it meanwhile.
+        // No other worker can have it meanwhile.
         let requeue = Requeue { ..requeue_of("from", oldest(1)) };
-        let done = a.store.requeue(a.ask(), requeue).await.unwrap().unwrap();
+        let done = a.store.requeue(requeue).await.unwrap();
         assert!(done.ids.is_empty(), "{done:?}");
         drop(a);
         let b = One::open(server, &namespace).await;
@@ -396,8 +377,7 @@ fn a_move_that_a_server_left_half_done_is_completed_by_another() {
         assert_eq!((there.len(), there[0].queue.as_str(), there[0].state), (1, "to", State::Ready));
         assert_eq!((there[0].attempts.len(), there[0].progress.redrives), (1, 1));
         let stats = |name| b.store.stats(Some(queue(name)));
-        let (from, to) =
-            (stats("from").await.unwrap().unwrap(), stats("to").await.unwrap().unwrap());
+        let (from, to) = (stats("from").await.unwrap(), stats("to").await.unwrap());
         assert_eq!((from.totals.moved_out, from.held), (1, 0));
         assert_eq!((to.totals.moved_in, to.held), (1, 1));
         b.sweep().await;

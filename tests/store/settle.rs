@@ -1,10 +1,9 @@
 //! Ack, Nack and Extend: only the lease that is out opens anything.
 
 use crate::builders::*;
-use redrive::{
-    domain::job::{AttemptStatus, Next, State},
-    store::{Acked, Claim, LeaseLost},
-};
+use redrive::domain::{AttemptStatus, Next, State};
+use redrive::queue::Refusal;
+use redrive::queue::{Acked, Claim};
 
 store_test! {
     async fn an_ack_removes_the_job(h) {
@@ -16,7 +15,7 @@ store_test! {
         assert_eq!((queue.depths.held(), queue.totals.completed), (0, 1));
         h.advance(2 * HOUR);
         h.sweep().await;
-        assert!(h.told.take_died().is_empty());
+        assert!(h.recorded.take_died().is_empty());
     }
 }
 
@@ -44,8 +43,8 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease.clone()).await.unwrap();
         assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: true }));
-        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(LeaseLost));
-        assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.extend(lease, None, "").await, Err(Refusal::LeaseLost));
         assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);
     }
 }
@@ -56,9 +55,9 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(30));
         assert_eq!(h.sweep().await.expired.len(), 1);
-        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
-        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(LeaseLost));
-        assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.extend(lease, None, "").await, Err(Refusal::LeaseLost));
     }
 }
 
@@ -80,9 +79,9 @@ store_test! {
         let old = h.claim("q").await.delivery.lease;
         h.nack(old.clone(), released()).await.unwrap();
         let new = h.claim("q").await.delivery.lease;
-        assert_eq!(h.ack(old.clone()).await, Err(LeaseLost));
-        assert_eq!(h.nack(old.clone(), released()).await, Err(LeaseLost));
-        assert_eq!(h.extend(old, None, "").await, Err(LeaseLost));
+        assert_eq!(h.ack(old.clone()).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.nack(old.clone(), released()).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.extend(old, None, "").await, Err(Refusal::LeaseLost));
         assert!(h.ack(new).await.is_ok());
     }
 }
@@ -92,10 +91,10 @@ store_test! {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.nack(lease.clone(), permanent()).await.unwrap();
-        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(Refusal::LeaseLost));
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
-        assert_eq!(h.extend(lease, None, "").await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.extend(lease, None, "").await, Err(Refusal::LeaseLost));
         assert_eq!(h.depths("q").await.ready, 1);
     }
 }
@@ -105,9 +104,9 @@ store_test! {
         h.enqueue(job("q")).await;
         let mut lease = h.claim("q").await.delivery.lease;
         lease.nonce ^= 1;
-        assert_eq!(h.ack(lease.clone()).await, Err(LeaseLost));
-        assert_eq!(h.extend(lease.clone(), None, "").await, Err(LeaseLost));
-        assert_eq!(h.nack(lease, permanent()).await, Err(LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.extend(lease.clone(), None, "").await, Err(Refusal::LeaseLost));
+        assert_eq!(h.nack(lease, permanent()).await, Err(Refusal::LeaseLost));
     }
 }
 
@@ -124,9 +123,9 @@ store_test! {
         assert_eq!(h.queue("q").await.unwrap().totals.failed_attempts, 1);
         h.advance(HOUR);
         let next = h.claim("q").await.delivery.lease;
-        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(LeaseLost));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(Refusal::LeaseLost));
         h.ack(next).await.unwrap();
-        assert_eq!(h.nack(lease, failed("Timeout")).await, Err(LeaseLost));
+        assert_eq!(h.nack(lease, failed("Timeout")).await, Err(Refusal::LeaseLost));
     }
 }
 
@@ -139,7 +138,7 @@ store_test! {
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         assert_eq!(h.nack(lease.clone(), permanent()).await, Ok(first));
         h.claim("q").await;
-        assert_eq!(h.nack(lease, permanent()).await, Err(LeaseLost));
+        assert_eq!(h.nack(lease, permanent()).await, Err(Refusal::LeaseLost));
         assert_eq!(h.queue("q").await.unwrap().totals.dead_lettered, 1);
     }
 }
@@ -149,15 +148,15 @@ store_test! {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         let (note, result) = Default::default();
-        let ack = redrive::store::Ack { lease: lease.clone(), note, result };
-        let extend = redrive::store::Extend { lease, duration: None, checkpoint: String::new() };
-        let settled = h.settle(redrive::store::Settlements {
+        let ack = redrive::queue::Ack { lease: lease.clone(), note, result };
+        let extend = redrive::queue::Extend { lease, duration: None, checkpoint: String::new() };
+        let settled = h.settle(redrive::queue::Settlements {
             acks: vec![ack.clone(), ack],
             extends: vec![extend],
             ..Default::default()
         }).await;
-        assert!(settled.acks[0].is_ok_and(|acked| !acked.already_gone));
-        assert_eq!(settled.extends[0], Err(LeaseLost));
+        assert!(settled.acks[0].as_ref().is_ok_and(|acked| !acked.already_gone));
+        assert_eq!(settled.extends[0], Err(Refusal::LeaseLost));
         assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);
     }
 }
@@ -239,7 +238,7 @@ store_test! {
     async fn a_running_job_shows_its_lease(h) {
         let id = h.enqueue(job("q")).await;
         let claim = Claim { worker_id: "ada".into(), ..claim_of(&["q"], 1) };
-        let delivered = h.try_claim(claim).await.jobs.remove(0);
+        let delivered = h.try_claim(claim).await.jobs[0].clone();
         let view = h.view(&id).await;
         assert_eq!((view.state, view.delivery), (State::Leased, Some(delivered.delivery)));
         assert_eq!(view.progress.deliveries, 1);

@@ -1,7 +1,7 @@
 //! What is counted, and that nothing is forgotten of it.
 
 use crate::builders::*;
-use redrive::store::{Stats, Totals};
+use redrive::queue::{Stats, Totals};
 
 fn balanced(stats: &Stats) -> bool {
     let t = &stats.totals;
@@ -28,8 +28,8 @@ store_test! {
             let lease = h.claim("a").await.delivery.lease;
             h.ack(lease).await.unwrap();
         }
-        h.bury(job("b2")).await;
-        h.requeue(redrive::store::Requeue { target: Some(queue("a")), ..requeue_of("b2", oldest(1)) })
+        h.dead_letter(job("b2")).await;
+        h.requeue(redrive::queue::Requeue { target: Some(queue("a")), ..requeue_of("b2", oldest(1)) })
             .await
             .unwrap();
         h.claim("b").await;

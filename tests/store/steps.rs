@@ -1,21 +1,11 @@
 //! The steps of a story, and how chance makes them up.
 
-use crate::{
-    builders,
-    engines::Engine,
-    model::{Id, Model},
-};
+use crate::builders;
+use crate::engines::Engine;
+use crate::model::{Id, Model};
 use proptest::{prelude::*, sample::select};
 use proptest_state_machine::ReferenceStateMachine;
-use redrive::domain::{
-    failure::Failure,
-    glob::Glob,
-    ids::QueueName,
-    policy::Jitter,
-    rules::{ErrorRule, Matcher, Then},
-    settings::{QueueSettings, Settings},
-    verdict::Ending,
-};
+use redrive::domain::{ErrorRule, Failure, Glob, Jitter, Matcher, Outcome, QueueName, QueueSettings, Settings, Then};
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 pub(crate) const START: Duration = Duration::from_secs(1_000_000_000);
@@ -64,7 +54,7 @@ pub(crate) enum Op {
     Ack(usize),
     Nack {
         lease: usize,
-        ending: Ending,
+        outcome: Outcome,
         checkpoint: String,
     },
     Extend {
@@ -100,10 +90,10 @@ pub(crate) enum Op {
         overflow: bool,
         dry_run: bool,
     },
-    /// `graves`: of its dead letters. `forced`: open or closed; none: a reset.
+    /// `dead_letters`: of its dead letters. `forced`: open or closed; none: a reset.
     SetBreaker {
         queue: usize,
-        graves: bool,
+        dead_letters: bool,
         forced: Option<bool>,
     },
     Sweep,
@@ -188,8 +178,8 @@ fn new_job() -> impl Strategy<Value = New> {
         })
 }
 
-fn ending() -> impl Strategy<Value = Ending> {
-    let failed = |error_type: &'static str, permanent, retry_after| Ending::Failed {
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let failed = |error_type: &'static str, permanent, retry_after| Outcome::Failed {
         failure: Failure::new(error_type, "no"),
         permanent,
         retry_after,
@@ -204,7 +194,7 @@ fn ending() -> impl Strategy<Value = Ending> {
         1 => Just(failed("Busy", false, Some(Duration::from_secs(3)))),
         1 => prop::option::of(durations())
             .prop_map(move |retry_after| failed("Held", false, retry_after)),
-        2 => prop::option::of(durations()).prop_map(|retry_after| Ending::Released { retry_after }),
+        2 => prop::option::of(durations()).prop_map(|retry_after| Outcome::Released { retry_after }),
     ]
 }
 
@@ -221,28 +211,26 @@ fn pick(made: usize) -> impl Strategy<Value = Pick> {
 
 fn purge(made: usize) -> impl Strategy<Value = Op> {
     let unlikely = || prop::bool::weighted(0.2);
-    (0..QUEUES, pick(made), unlikely(), unlikely())
-        .prop_map(|(queue, pick, overflow, dry_run)| Op::Purge { queue, pick, overflow, dry_run })
+    (0..QUEUES, pick(made), unlikely(), unlikely()).prop_map(|(queue, pick, overflow, dry_run)| Op::Purge {
+        queue,
+        pick,
+        overflow,
+        dry_run,
+    })
 }
 
 fn requeue(made: usize) -> impl Strategy<Value = Op> {
     let unlikely = || prop::bool::weighted(0.2);
-    (
-        0..QUEUES,
-        pick(made),
-        unlikely(),
-        prop::option::weighted(0.4, 0..QUEUES),
-        unlikely(),
-        unlikely(),
-    )
-        .prop_map(|(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
+    (0..QUEUES, pick(made), unlikely(), prop::option::weighted(0.4, 0..QUEUES), unlikely(), unlikely()).prop_map(
+        |(queue, pick, overflow, target, keep_attempts, dry_run)| Op::Requeue {
             queue,
             pick,
             overflow,
             target,
             keep_attempts,
             dry_run,
-        })
+        },
+    )
 }
 
 /// One job, more often than not one that is there.
@@ -260,16 +248,13 @@ impl<S: Engine> ReferenceStateMachine for Story<S> {
     type Transition = Op;
 
     fn init_state() -> BoxedStrategy<Model> {
-        Just(Model::new(START, Arc::new(settings()), S::KEEPS_TALLY)).boxed()
+        Just(Model::new(START, Arc::new(settings()), S::KEEPS_OUTCOME_STATS)).boxed()
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Op> {
         let shares = Just((0..QUEUES).collect::<Vec<_>>()).prop_shuffle().prop_flat_map(|queues| {
-            (Just(queues), 1..=QUEUES, prop::collection::vec(0usize..3, QUEUES)).prop_map(
-                |(queues, count, firsts)| {
-                    queues.into_iter().zip(firsts).take(count).collect::<Vec<_>>()
-                },
-            )
+            (Just(queues), 1..=QUEUES, prop::collection::vec(0usize..3, QUEUES))
+                .prop_map(|(queues, count, firsts)| queues.into_iter().zip(firsts).take(count).collect::<Vec<_>>())
         });
         let claim = (shares, 0usize..5, prop::option::weighted(0.3, 0u8..2))
             .prop_map(|(shares, max_jobs, request)| Op::Claim { shares, max_jobs, request });
@@ -283,7 +268,7 @@ impl<S: Engine> ReferenceStateMachine for Story<S> {
                 .prop_map(|(queue, duration)| Op::Pause { queue, duration }),
             1 => (0..QUEUES).prop_map(Op::Resume),
             1 => (0..QUEUES, any::<bool>(), prop::option::of(any::<bool>()))
-                .prop_map(|(queue, graves, forced)| Op::SetBreaker { queue, graves, forced }),
+                .prop_map(|(queue, dead_letters, forced)| Op::SetBreaker { queue, dead_letters, forced }),
             2 => meant(model).prop_map(|(id, queue)| Op::Cancel { id, queue }),
             1 => meant(model).prop_map(|(id, queue)| Op::RunNow { id, queue }),
             4 => durations().prop_map(Op::Advance),
@@ -294,8 +279,7 @@ impl<S: Engine> ReferenceStateMachine for Story<S> {
         if all.is_empty() {
             return always.boxed();
         }
-        let mut likely: Vec<usize> =
-            all.iter().copied().filter(|lease| model.opens(*lease).is_some()).collect();
+        let mut likely: Vec<usize> = all.iter().copied().filter(|lease| model.opens(*lease).is_some()).collect();
         if likely.is_empty() {
             likely.clone_from(&all);
         }
@@ -303,8 +287,8 @@ impl<S: Engine> ReferenceStateMachine for Story<S> {
         let checkpoint = || prop_oneof![2 => Just(String::new()), 1 => "[xyz]"];
         let settle = prop_oneof![
             3 => lease().prop_map(Op::Ack),
-            6 => (lease(), ending(), checkpoint())
-                .prop_map(|(lease, ending, checkpoint)| Op::Nack { lease, ending, checkpoint }),
+            6 => (lease(), outcome(), checkpoint())
+                .prop_map(|(lease, outcome, checkpoint)| Op::Nack { lease, outcome, checkpoint }),
             2 => (lease(), prop::option::of(durations()), checkpoint())
                 .prop_map(|(lease, duration, checkpoint)| Op::Extend { lease, duration, checkpoint }),
             1 => lease().prop_map(Op::Unclaim),

@@ -1,10 +1,8 @@
 //! The one clock: what wall-clock jumps, restarts and reboots do not do.
 
 use crate::builders::*;
-use redrive::{
-    domain::job::State,
-    store::{IdleReason, Sweep},
-};
+use redrive::domain::State;
+use redrive::queue::{IdleReason, Sweep};
 
 const HOUR_SECONDS: i64 = 3600;
 
@@ -19,7 +17,7 @@ store_test! {
         for jump in [HOUR_SECONDS, -2 * HOUR_SECONDS, HOUR_SECONDS * 24] {
             h.clock.jump_wall(jump);
             let swept = h.sweep().await;
-            assert!(swept.expired.is_empty() && h.told.take_died().is_empty() && swept.promoted == 0);
+            assert!(swept.expired.is_empty() && h.recorded.take_died().is_empty() && swept.promoted == 0);
             assert_eq!(h.now(), before);
             assert_eq!(h.idle("later").await.reason, IdleReason::NotDue);
         }
@@ -117,7 +115,7 @@ store_test! {
             spare_until: h.now().after(seconds(30)),
         };
         h.enqueue(job("q").id("new")).await;
-        let claim = redrive::store::Claim { lease_duration: Some(SECOND), ..claim_of(&["q"], 1) };
+        let claim = redrive::queue::Claim { lease_duration: Some(SECOND), ..claim_of(&["q"], 1) };
         h.try_claim(claim).await;
         h.advance(SECOND);
         let swept = h.sweep_sparing(spare).await;

@@ -1,10 +1,8 @@
-//! Calls that come together: the store may put them into one transaction, and nobody may notice.
+//! Calls that come together: the store may put them into one transaction, and callers must not notice.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use std::{
-    collections::HashSet,
-    task::{Context, Poll, Waker},
-};
+use std::collections::HashSet;
+use std::task::{Context, Poll, Waker};
 
 /// Starts all calls before it waits for the first.
 async fn all<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
@@ -31,7 +29,7 @@ async fn all<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
 /// Holds the store back, so that whatever is started meanwhile waits together.
 async fn behind_a_gate<S: Engine, T>(h: &Harness<S>, start: impl AsyncFnOnce() -> T) -> T {
     let mut wake = Context::from_waker(Waker::noop());
-    let gate = h.told.gate.lock().unwrap();
+    let gate = h.recorded.gate.lock().unwrap();
     let mut first = Box::pin(h.try_enqueue(job("gate")));
     assert!(first.as_mut().poll(&mut wake).is_pending());
     let mut rest = Box::pin(start());
@@ -72,7 +70,7 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         let acks = || (0..10).map(|_| h.ack(lease.clone())).collect();
         let acked = behind_a_gate(&h, async || all(acks()).await).await;
-        assert_eq!(acked.iter().filter(|acked| !acked.unwrap().already_gone).count(), 1);
+        assert_eq!(acked.iter().filter(|acked| !acked.as_ref().unwrap().already_gone).count(), 1);
         assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);
     }
 }

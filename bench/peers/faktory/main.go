@@ -43,7 +43,7 @@ func (c *conn) call(line string) (string, error) {
 	return c.answer()
 }
 
-// answer reads a reply in the notation of Redis.
+// answer reads a reply in the encoding of Redis.
 func (c *conn) answer() (string, error) {
 	line, err := c.in.ReadString('\n')
 	if err != nil {

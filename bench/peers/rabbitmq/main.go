@@ -94,7 +94,7 @@ func main() {
 				measure.Must(channel.Qos(prefetch, 0, false))
 			}
 			run.Stop()
-			// Only jobs that nobody has are counted, so consumers give back what they have. A channel hands acks on to the
+			// Only jobs without a consumer are counted, so consumers give back what they have. A channel hands acks on to the
 			// queue by and by, and would lose some if it were closed at once.
 			time.Sleep(time.Second)
 			for _, channel := range consuming {

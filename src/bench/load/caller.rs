@@ -1,10 +1,10 @@
 //! Callers of unary calls, with one job in each or with many.
 
 use super::{Client, QUEUE, Round, item_refused, jobs};
-use crate::{
-    bench::{Error, plan::Mode, timings::Kind},
-    grpc::pb::{self, ack_result, enqueue_result, nack_result},
-};
+use crate::bench::Error;
+use crate::bench::plan::Mode;
+use crate::bench::timings::Kind;
+use crate::grpc::pb::{self, ack_result, enqueue_result, nack_result};
 use std::sync::Arc;
 
 /// As a worker without a stream would wait.
@@ -12,7 +12,7 @@ const WAIT: prost_types::Duration = prost_types::Duration { seconds: 10, nanos: 
 
 /// Enqueues, claims as many and settles them, in turn.
 pub(super) async fn do_everything(round: Arc<Round>, mut client: Client) -> Result<(), Error> {
-    // Jobs that failed come again: somebody has to take them beside the new ones.
+    // Jobs that failed come again: a caller has to take them beside the new ones.
     let mut owed = 0;
     loop {
         let lot = round.next_lot().await;
@@ -30,8 +30,8 @@ pub(super) async fn do_everything(round: Arc<Round>, mut client: Client) -> Resu
     }
     round.made_all();
     // Until then what is there belongs to those who still wait for theirs.
-    round.wait_until_all_is_made().await;
-    finish(&round, &mut client).await
+    round.until(|| round.all_is_made()).await;
+    work(round, client).await
 }
 
 /// Enqueues only.
@@ -49,21 +49,16 @@ pub(super) async fn produce(round: Arc<Round>, mut client: Client) -> Result<(),
     Ok(())
 }
 
-/// Claims and settles only.
+/// Claims and settles only, until nothing is left.
 pub(super) async fn work(round: Arc<Round>, mut client: Client) -> Result<(), Error> {
-    finish(&round, &mut client).await
-}
-
-/// Until nothing is left.
-async fn finish(round: &Round, client: &mut Client) -> Result<(), Error> {
-    while !round.is_finished() {
+    while !round.took.initialized() {
         round.wait_for_producers().await;
         let jobs = tokio::select! {
-            jobs = claim(round, client, round.plan.batch) => jobs?,
+            jobs = claim(&round, &mut client, round.plan.batch) => jobs?,
             // With a backlog there is always something, and a call that is cut off would leave it half taken.
-            () = round.finished(), if round.plan.backlog == 0 => return Ok(()),
+            _ = round.took.wait(), if round.plan.backlog == 0 => return Ok(()),
         };
-        settle(round, client, jobs).await?;
+        settle(&round, &mut client, jobs).await?;
     }
     Ok(())
 }
@@ -78,13 +73,9 @@ async fn enqueue(round: &Round, client: &mut Client, lot: usize) -> Result<(), E
     let request = pb::EnqueueBatchRequest { jobs };
     let call = ("EnqueueBatch", Kind::Enqueue);
     for result in round.call(call, client.enqueue_batch(request)).await?.results {
-        match result.outcome {
-            Some(enqueue_result::Outcome::Ok(_)) => {}
-            Some(enqueue_result::Outcome::Error(error)) => {
-                return Err(item_refused(call.0, error.into()));
-            }
-            None => return Err(item_refused(call.0, None)),
-        }
+        let Some(enqueue_result::Outcome::Ok(_)) = result.outcome else {
+            return Err(item_refused(call.0, &result));
+        };
     }
     Ok(())
 }
@@ -111,17 +102,13 @@ async fn settle(round: &Round, client: &mut Client, jobs: Vec<pb::Job>) -> Resul
     settled(round, reply, failing)
 }
 
-async fn settle_each(
-    round: &Round,
-    client: &mut Client,
-    jobs: Vec<pb::Job>,
-) -> Result<usize, Error> {
+async fn settle_each(round: &Round, client: &mut Client, jobs: Vec<pb::Job>) -> Result<usize, Error> {
     let mut failed = 0;
     for job in jobs {
         if round.fails() {
             let nack = jobs::failure(job.lease);
             let decision = round.call(("Nack", Kind::Settle), client.nack(nack)).await?;
-            round.have_failed(job.job_id, &decision)?;
+            round.have_failed(&job.job_id, &decision)?;
             failed += 1;
         } else {
             let ack = pb::AckRequest { lease: job.lease, ..pb::AckRequest::default() };
@@ -149,30 +136,19 @@ pub(super) fn settlements(round: &Round, jobs: Vec<pb::Job>) -> (pb::SettleReque
 }
 
 /// Says how many failed.
-pub(super) fn settled(
-    round: &Round,
-    reply: pb::SettleResponse,
-    failing: Vec<String>,
-) -> Result<usize, Error> {
+pub(super) fn settled(round: &Round, reply: pb::SettleResponse, failing: Vec<String>) -> Result<usize, Error> {
     let acked = reply.acks.len();
     for result in reply.acks {
-        match result.outcome {
-            Some(ack_result::Outcome::Ok(_)) => {}
-            Some(ack_result::Outcome::Error(error)) => {
-                return Err(item_refused("Settle", error.into()));
-            }
-            None => return Err(item_refused("Settle", None)),
-        }
+        let Some(ack_result::Outcome::Ok(_)) = result.outcome else {
+            return Err(item_refused("Settle", &result));
+        };
     }
     let failed = failing.len();
     for (job_id, result) in failing.into_iter().zip(reply.nacks) {
-        match result.outcome {
-            Some(nack_result::Outcome::Ok(decision)) => round.have_failed(job_id, &decision)?,
-            Some(nack_result::Outcome::Error(error)) => {
-                return Err(item_refused("Settle", error.into()));
-            }
-            None => return Err(item_refused("Settle", None)),
-        }
+        let Some(nack_result::Outcome::Ok(decision)) = &result.outcome else {
+            return Err(item_refused("Settle", &result));
+        };
+        round.have_failed(&job_id, decision)?;
     }
     round.have_acked(acked);
     Ok(failed)

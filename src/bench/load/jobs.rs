@@ -1,10 +1,8 @@
 //! The jobs that are enqueued, and what their bodies remember.
 
 use super::{QUEUE, Round};
-use crate::{
-    env,
-    grpc::pb::{self, enqueue_request, job},
-};
+use crate::env;
+use crate::grpc::pb::{self, enqueue_request, job};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::time::Duration;
 
@@ -81,28 +79,4 @@ pub(super) fn failure(lease: String) -> pb::NackRequest {
         ..pb::Failure::default()
     };
     pb::NackRequest { lease, error: Some(error), ..pb::NackRequest::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn delivered(body: Bytes) -> pb::Job {
-        pb::Job { body: Some(job::Body::Data(body)), ..pb::Job::default() }
-    }
-
-    #[test]
-    fn a_body_remembers_when_it_was_made_if_it_has_room() {
-        let at = Duration::from_micros(1_234_567);
-        assert_eq!(made_at(&delivered(body(256, at))), Some(at));
-        assert_eq!(body(256, at).len(), 256);
-        assert_eq!(made_at(&delivered(body(7, at))), None);
-    }
-
-    #[test]
-    fn the_backlog_remembers_nothing() {
-        let job = backlog(64, 1).remove(0);
-        let Some(enqueue_request::Body::Data(body)) = job.body else { panic!("no data") };
-        assert_eq!(made_at(&delivered(body)), None);
-    }
 }

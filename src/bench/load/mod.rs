@@ -4,32 +4,23 @@ mod caller;
 pub(super) mod jobs;
 mod stream;
 
-use super::{
-    Error,
-    plan::{Mode, Plan},
-    timings::{Kind, Timings},
-};
-use crate::{
-    env::{self, Clock, SystemClock},
-    grpc::pb::{self, queue_service_client::QueueServiceClient},
-};
-use std::{
-    collections::HashMap,
-    future::Future,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
-    },
-    time::{Duration, Instant},
-};
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-};
-use tonic::{
-    Response, Status,
-    transport::{Channel, Endpoint},
-};
+use super::Error;
+use super::plan::{Mode, Plan};
+use super::timings::{Kind, Timings};
+use crate::env::{self, Clock, SystemClock};
+use crate::grpc::pb;
+use crate::grpc::pb::queue_service_client::QueueServiceClient;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, SetOnce};
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
 
 pub(super) type Client = QueueServiceClient<Channel>;
 
@@ -76,21 +67,14 @@ pub(super) struct Round {
     failed: AtomicU64,
     /// Callers who may still enqueue.
     making: AtomicUsize,
-    /// Somebody has made or settled jobs.
+    /// A caller has made or settled jobs.
     moved: Notify,
     /// How long it took, once every job is done.
-    took: watch::Sender<Option<Duration>>,
-    /// The jobs that failed, until both is known of them.
-    retries: Mutex<HashMap<String, Retry>>,
+    took: SetOnce<Duration>,
+    /// Of the jobs that failed what is known first, as a time since 1970: when the retry is due, by the server's clock, or
+    /// when a worker had it. That may come before the failure's own answer, on another connection.
+    retries: Mutex<HashMap<String, Duration>>,
     clock: SystemClock,
-}
-
-/// What is known of a job that failed, as times since 1970.
-#[derive(Clone, Copy, Debug)]
-enum Retry {
-    /// By the server's clock.
-    DueAt(Duration),
-    CameAt(Duration),
 }
 
 impl Round {
@@ -106,7 +90,7 @@ impl Round {
             failed: AtomicU64::new(0),
             making: AtomicUsize::new(making),
             moved: Notify::new(),
-            took: watch::Sender::new(None),
+            took: SetOnce::new(),
             retries: Mutex::default(),
             clock: SystemClock::new(),
             plan: plan.clone(),
@@ -132,8 +116,7 @@ impl Round {
         while let Some(ended) = callers.join_next().await {
             ended.map_err(|error| Error::Broken(error.to_string()))??;
         }
-        let took = *self.took.borrow();
-        took.ok_or_else(|| Error::Broken("the callers ended before the jobs did".into()))
+        self.took.get().copied().ok_or_else(|| Error::Broken("the callers ended before the jobs did".into()))
     }
 
     pub(super) fn acked(&self) -> u64 {
@@ -144,17 +127,7 @@ impl Round {
         self.failed.load(SeqCst)
     }
 
-    /// From 0 to 1, for whoever watches.
-    pub(super) fn progress(&self) -> f64 {
-        let share = match (self.plan.jobs, self.plan.duration) {
-            (Some(jobs), _) => self.acked() as f64 / jobs as f64,
-            (None, Some(time)) => self.elapsed().as_secs_f64() / time.as_secs_f64().max(0.001),
-            (None, None) => 0.0,
-        };
-        share.min(1.0)
-    }
-
-    pub(super) fn elapsed(&self) -> Duration {
+    fn elapsed(&self) -> Duration {
         env::instant().duration_since(self.began)
     }
 
@@ -167,9 +140,8 @@ impl Round {
         }
         let lot = self.plan.batch as u64;
         let most = self.plan.jobs.unwrap_or(u64::MAX);
-        let taken = self.made.fetch_update(SeqCst, SeqCst, |made| {
-            (made < most).then(|| made.saturating_add(lot).min(most))
-        });
+        let taken =
+            self.made.fetch_update(SeqCst, SeqCst, |made| (made < most).then(|| made.saturating_add(lot).min(most)));
         let Ok(before) = taken else { return 0 };
         if let Some(rate) = self.plan.rate {
             let due = self.began + Duration::from_secs_f64(before as f64 / rate);
@@ -181,20 +153,19 @@ impl Round {
     /// Producers do not run away from the workers.
     async fn wait_for_workers(&self) {
         let lot = self.plan.batch as u64;
-        self.until(|| self.made.load(SeqCst) + lot <= self.acked() + self.plan.ahead).await;
+        self.until(|| self.made.load(SeqCst) + lot <= self.acked() + self.ahead()).await;
     }
 
     /// Nor workers from the producers: that would eat up the backlog, which is there to stay.
     async fn wait_for_producers(&self) {
         if self.plan.backlog > 0 {
-            let ahead = self.plan.ahead;
-            let level = || self.acked() <= self.made.load(SeqCst) + ahead;
+            let level = || self.acked() <= self.made.load(SeqCst) + self.ahead();
             self.until(|| self.all_is_made() || level()).await;
         }
     }
 
-    async fn wait_until_all_is_made(&self) {
-        self.until(|| self.all_is_made()).await;
+    fn ahead(&self) -> u64 {
+        self.plan.ahead.unwrap_or_default()
     }
 
     fn all_is_made(&self) -> bool {
@@ -228,19 +199,11 @@ impl Round {
 
     fn look_whether_finished(&self) {
         let finished = self.all_is_made() && self.acked() >= self.made.load(SeqCst);
-        if finished && self.took.borrow().is_none() {
-            self.took.send_replace(Some(self.elapsed()));
+        if finished {
+            // The first who sees it says so.
+            let _ = self.took.set(self.elapsed());
         }
         self.moved.notify_waiters();
-    }
-
-    fn is_finished(&self) -> bool {
-        self.took.borrow().is_some()
-    }
-
-    async fn finished(&self) {
-        // The sender is our own: it is there for as long as we are.
-        let _ = self.took.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Whether this attempt is to fail.
@@ -248,27 +211,24 @@ impl Round {
         self.plan.fail_rate > 0.0 && env::random::<f64>() < self.plan.fail_rate
     }
 
-    fn have_failed(&self, job_id: String, decision: &pb::NackResponse) -> Result<(), Error> {
+    fn have_failed(&self, job_id: &str, decision: &pb::NackResponse) -> Result<(), Error> {
         self.failed.fetch_add(1, SeqCst);
         let retry_at = decision.retry_at.as_ref().ok_or_else(|| Error::Answer {
             call: "Nack",
             why: format!("job {job_id} is not retried: {}", decision.explanation),
         })?;
-        let due = since_1970(retry_at);
-        let mut retries = self.retries();
-        match retries.remove(&job_id) {
-            Some(Retry::CameAt(came)) => self.record_lateness(due, came),
-            Some(Retry::DueAt(_)) | None => drop(retries.insert(job_id, Retry::DueAt(due))),
-        }
+        let due = Duration::new(retry_at.seconds.cast_unsigned(), retry_at.nanos.cast_unsigned());
+        self.retry(job_id, due, |came| came.saturating_sub(due));
         Ok(())
     }
 
-    fn record_lateness(&self, due: Duration, came: Duration) {
-        self.timings.record(Kind::Lateness, came.saturating_sub(due));
-    }
-
-    fn retries(&self) -> MutexGuard<'_, HashMap<String, Retry>> {
-        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Something is known of a retry. `late`: how late it was, by what was known of it first.
+    fn retry(&self, job_id: &str, known: Duration, late: impl Fn(Duration) -> Duration) {
+        let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
+        match retries.remove(job_id) {
+            Some(first) => self.timings.record(Kind::Lateness, late(first)),
+            None => drop(retries.insert(job_id.to_owned(), known)),
+        }
     }
 
     /// Jobs have reached a worker.
@@ -280,39 +240,29 @@ impl Round {
             return;
         }
         let came = Duration::from_micros(self.clock.read().wall_us);
-        let mut retries = self.retries();
         for job in jobs.iter().filter(|job| job.attempt > 1) {
-            match retries.remove(&job.job_id) {
-                Some(Retry::DueAt(due)) => self.record_lateness(due, came),
-                // Before its failure's own answer, on another connection.
-                _ => drop(retries.insert(job.job_id.clone(), Retry::CameAt(came))),
-            }
+            self.retry(&job.job_id, came, |due| came.saturating_sub(due));
         }
     }
 
     /// Times a call, and says which one it was if it fails.
     async fn call<T>(
-        &self,
-        (call, kind): (&'static str, Kind),
-        answer: impl Future<Output = Result<Response<T>, Status>>,
+        &self, (call, kind): (&'static str, Kind), answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Error> {
         let began = env::instant();
-        let answer = answer.await.map_err(|status| refused(call, &status))?;
+        let answer = answered(call, answer.await)?;
         self.timings.record(kind, env::instant().duration_since(began));
-        Ok(answer.into_inner())
+        Ok(answer)
     }
 }
 
-fn since_1970(at: &prost_types::Timestamp) -> Duration {
-    Duration::new(at.seconds.cast_unsigned(), at.nanos.cast_unsigned())
-}
-
-pub(super) fn refused(call: &'static str, status: &Status) -> Error {
-    Error::Answer { call, why: format!("{}: {}", status.code(), status.message()) }
+/// What the server answered, or which call it refused.
+pub(super) fn answered<T>(call: &'static str, answer: Result<Response<T>, Status>) -> Result<T, Error> {
+    let refused = |status: Status| format!("{}: {}", status.code(), status.message());
+    answer.map(Response::into_inner).map_err(|status| Error::Answer { call, why: refused(status) })
 }
 
 /// An item of a batch that was refused.
-fn item_refused(call: &'static str, error: Option<pb::ItemError>) -> Error {
-    let error = error.unwrap_or_default();
-    Error::Answer { call, why: format!("{}: {}", error.reason, error.message) }
+fn item_refused(call: &'static str, item: &impl Debug) -> Error {
+    Error::Answer { call, why: format!("{item:?}") }
 }

@@ -1,19 +1,12 @@
 //! A worker on a Work stream: as many credits as its window, and everything that comes is settled at once.
 
-use super::{
-    Client, QUEUE, Round,
-    caller::{settled, settlements},
-    refused,
-};
-use crate::{
-    bench::{Error, timings::Kind},
-    env,
-    grpc::pb,
-};
+use super::caller::{settled, settlements};
+use super::{Client, QUEUE, Round, answered};
+use crate::{bench::Error, bench::timings::Kind, env, grpc::pb};
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Response, Streaming};
 
 /// Messages that wait to be sent; the window bounds what is in them.
 const OUTBOX: usize = 64;
@@ -22,7 +15,7 @@ const BYTES_IN_FLIGHT: u32 = 256 << 20;
 
 pub(super) async fn work(round: Arc<Round>, client: Client) -> Result<(), Error> {
     // A stream that the server ends, for its age, is followed by the next.
-    while !round.is_finished() {
+    while !round.took.initialized() {
         Box::pin(Worker::open(&round, client.clone()).await?.run()).await?;
     }
     Ok(())
@@ -36,16 +29,11 @@ struct Worker<'a> {
     inbox: Streaming<pb::WorkResponse>,
     /// Settlements without an answer, in order.
     unanswered: VecDeque<Settling>,
-    next_settle_id: u64,
     leaving: bool,
 }
 
-struct Settling {
-    id: u64,
-    began: Instant,
-    /// The jobs that failed.
-    failing: Vec<String>,
-}
+/// When it began, and the jobs that failed.
+type Settling = (Instant, Vec<String>);
 
 impl<'a> Worker<'a> {
     async fn open(round: &'a Round, mut client: Client) -> Result<Self, Error> {
@@ -56,28 +44,18 @@ impl<'a> Worker<'a> {
             ..pb::WorkHello::default()
         };
         let window = u32::try_from(round.plan.window).unwrap_or(u32::MAX);
-        let first =
-            pb::WorkRequest { hello: Some(hello), add_credits: window, ..Default::default() };
+        let first = pb::WorkRequest { hello: Some(hello), add_credits: window, ..Default::default() };
         // The channel is empty and its other end is here.
         let _ = outbox.send(first).await;
-        let opened = client.work(ReceiverStream::new(messages)).await;
-        let inbox = opened.map_err(|status| refused("Work", &status))?.into_inner();
-        Ok(Self {
-            round,
-            client,
-            outbox: Some(outbox),
-            inbox,
-            unanswered: VecDeque::new(),
-            next_settle_id: 1,
-            leaving: false,
-        })
+        let inbox = answered("Work", client.work(ReceiverStream::new(messages)).await)?;
+        Ok(Self { round, client, outbox: Some(outbox), inbox, unanswered: VecDeque::new(), leaving: false })
     }
 
     async fn run(mut self) -> Result<(), Error> {
         loop {
             let message = tokio::select! {
-                message = self.inbox.message() => message.map_err(|status| refused("Work", &status))?,
-                () = self.round.finished(), if !self.leaving => {
+                message = self.inbox.message() => answered("Work", message.map(Response::new))?,
+                _ = self.round.took.wait(), if !self.leaving => {
                     self.leave().await;
                     continue;
                 }
@@ -86,7 +64,7 @@ impl<'a> Worker<'a> {
                 return self.ended();
             };
             if let Some(reply) = message.settled {
-                self.answered(message.settle_id, reply)?;
+                self.answered(reply)?;
             }
             if message.drain {
                 self.leaving = true;
@@ -118,34 +96,24 @@ impl<'a> Worker<'a> {
         let (settle, failing) = settlements(self.round, jobs);
         let Some(outbox) = &self.outbox else {
             // They crossed our last word on the way.
-            let reply = self.client.settle(settle).await;
-            let reply = reply.map_err(|status| refused("Settle", &status))?.into_inner();
+            let reply = answered("Settle", self.client.settle(settle).await)?;
             return settled(self.round, reply, failing).map(drop);
         };
-        let id = self.next_settle_id;
-        self.next_settle_id += 1;
-        self.unanswered.push_back(Settling { id, began: env::instant(), failing });
+        self.unanswered.push_back((env::instant(), failing));
         let add_credits = if self.leaving { 0 } else { count };
-        let message = pb::WorkRequest {
-            add_credits,
-            settle: Some(settle),
-            settle_id: id,
-            ..Default::default()
-        };
+        let message = pb::WorkRequest { add_credits, settle: Some(settle), ..Default::default() };
         // A stream that has gone says so when it is read.
         let _ = outbox.send(message).await;
         Ok(())
     }
 
-    fn answered(&mut self, id: u64, reply: pb::SettleResponse) -> Result<(), Error> {
-        let expected = self.unanswered.pop_front().filter(|settling| settling.id == id);
-        let Some(settling) = expected else {
-            let why = format!("an answer came to settlement {id}, which is not the next");
-            return Err(Error::Answer { call: "Work", why });
+    /// Settlements are answered in their order.
+    fn answered(&mut self, reply: pb::SettleResponse) -> Result<(), Error> {
+        let Some((began, failing)) = self.unanswered.pop_front() else {
+            return Err(Error::Answer { call: "Work", why: "a settlement was answered twice".into() });
         };
-        let took = env::instant().duration_since(settling.began);
-        self.round.timings.record(Kind::Settle, took);
-        settled(self.round, reply, settling.failing).map(drop)
+        self.round.timings.record(Kind::Settle, env::instant().duration_since(began));
+        settled(self.round, reply, failing).map(drop)
     }
 
     fn ended(self) -> Result<(), Error> {

@@ -1,127 +1,123 @@
-//! What operators ask and see: jobs, queues, policies.
+//! What operators ask, do and see: jobs, queues, policies.
 
-use super::{
-    Context,
-    breaker::breaker_state_out,
-    check::{Check, Invalid},
-    count,
-    dead_letters::page_size,
-    failure::brief_failure_out,
-    job::{View, attempt_out, dead_reason_out, running_out, state_out, viewed},
-    page_token::{self, Kind},
-    policy::{override_out, policy, policy_out},
-    time::{duration_out, timestamp_out},
-};
-use crate::{
-    broker::{ExplainRequest, Explained, JobReport, QueueReport},
-    domain::{
-        ids::{JobId, QueueName},
-        job::State,
-        limits::Limits,
-        settings::Settings,
-    },
-    grpc::pb,
-};
+use super::check::{Check, Invalid};
+use super::failure::brief_failure_out;
+use super::job::{View, attempt_out, running_out, viewed};
+use super::page_token::{self, Kind};
+use super::policy::{override_out, policy, policy_out};
+use super::same_name::SameName;
+use super::time::{duration_out, timestamp_out};
+use super::{Context, count};
+use crate::domain::{JobId, Limits, QueueName, State};
+use crate::grpc::pb;
+use crate::queue::waiting_because;
+use crate::queue::{JobView, NewPause, QueueView};
+use crate::service::{ExplainRequest, Explained};
 
-pub(in crate::grpc) fn get_job(
-    limits: &Limits,
-    request: pb::GetJobRequest,
+const QUEUES: (Kind, &str) = (Kind::Queues, "");
+
+/// Which job, in which queue; and whether what is said about why can be kept.
+pub(crate) fn which_job(
+    limits: &Limits, id: &str, queue: &str, reason: &str,
 ) -> Result<(JobId, Option<QueueName>), Invalid> {
     let mut check = Check::new(limits);
-    let id = check.job_id("job_id", &request.job_id);
-    let queue = check.queue_if_given("queue", &request.queue);
+    let id = check.job_id("job_id", id);
+    let queue = check.queue_if_given("queue", queue);
+    check.at_most("reason", reason.len(), limits.note_bytes);
     check.done(id.map(|id| (id, queue)))
 }
 
-pub(in crate::grpc) fn job_info(
-    settings: &Settings,
-    report: JobReport,
-    shown: View,
-) -> pb::JobInfo {
-    let JobReport { view, waiting_because } = report;
+pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb::JobInfo {
+    let waiting_because = waiting_because(&view, context.settings, context.now);
     let mut attempts = Vec::new();
     if shown == View::Full {
-        attempts.extend(view.attempts.iter().map(attempt_out));
+        attempts.extend(view.attempts.into_iter().map(attempt_out));
         attempts.extend(view.delivery.as_ref().map(running_out));
     }
     let scheduled_at = view.ready_at.filter(|_| view.state == State::Scheduled);
-    let mut info = pb::JobInfo {
-        state: state_out(view.state).into(),
+    let now = (view.state, view.delivery.as_ref());
+    pb::JobInfo {
+        state: view.state.out(),
         run_at: scheduled_at.map(timestamp_out),
         attempts,
         waiting_because,
         releases: view.progress.releases,
         interruptions: view.progress.interruptions,
-        dead_reason: view.death.map_or(0, |death| dead_reason_out(death.reason).into()),
+        dead_reason: view.death.map_or(0, |death| death.reason.out()),
         uncounted_failures: view.progress.uncounted,
         cancel_requested: view.progress.cancel_requested,
         completed_at: view.completed_at.map(timestamp_out),
         result: view.result,
         retry_policy: view.spec.policy.as_deref().map(override_out),
         idempotency_key: view.spec.key.clone().unwrap_or_default(),
-        ..pb::JobInfo::default()
-    };
-    let now = (view.state, view.delivery.as_ref());
-    let mut job = viewed(settings, &view.queue, view.spec, view.progress, now, shown);
-    job.last_failure = view.last_failure.map(brief_failure_out);
-    info.job = Some(job);
-    info
+        job: Some(pb::Job {
+            last_failure: view.last_failure.map(brief_failure_out),
+            ..viewed(context.settings, &view.queue, view.spec, view.progress, now, shown)
+        }),
+    }
 }
 
 /// The queue to go on after, and how many.
-pub(in crate::grpc) fn list_queues(
-    limits: &Limits,
-    request: &pb::ListQueuesRequest,
+pub(crate) fn list_queues(
+    limits: &Limits, request: &pb::ListQueuesRequest,
 ) -> Result<(Option<QueueName>, usize), Invalid> {
     let mut check = Check::new(limits);
-    let mut after = None;
-    if !request.page_token.is_empty() {
-        match page_token::decode(Kind::Queues, "", &request.page_token) {
-            Ok(name) => {
-                after = String::from_utf8(name).ok().and_then(|name| QueueName::parse(&name));
-            }
-            Err(problem) => check.refuse("page_token", problem),
-        }
-    }
-    check.done(Some((after, page_size(request.page_size, limits))))
+    let after = check.token("page_token", QUEUES, &request.page_token, queue_position);
+    let limit = check.page_size(request.page_size);
+    check.done(Some((after, limit)))
+}
+
+pub(super) fn queue_position(position: &[u8]) -> Option<QueueName> {
+    QueueName::parse(str::from_utf8(position).ok()?)
 }
 
 /// `limit`: what was asked for; a full page may have another behind it.
-pub(in crate::grpc) fn queues_page(
-    limits: &Limits,
-    reports: Vec<QueueReport>,
-    limit: usize,
-) -> pb::ListQueuesResponse {
-    let last = reports.last().filter(|_| reports.len() >= limit);
-    let queues = reports.iter().map(|report| (&report.view.name, queue_out(report)));
-    let (queues, cut_after) = page_token::fit(queues, limits.reply_bytes);
-    let next = cut_after.or_else(|| last.map(|last| &last.view.name));
-    let token = |name: &QueueName| page_token::encode(Kind::Queues, "", name.as_str().as_bytes());
-    pb::ListQueuesResponse { next_page_token: next.map(token).unwrap_or_default(), queues }
+pub(crate) fn queues_page(context: &Context<'_>, queues: &[QueueView], limit: usize) -> pb::ListQueuesResponse {
+    let next = queues.last().filter(|_| queues.len() >= limit).map(|last| &last.name);
+    let queues = queues.iter().map(|queue| (&queue.name, queue_out(context, queue)));
+    let (queues, next_page_token) = page_token::page(QUEUES, context.limits, queues, next, QueueName::as_str);
+    pb::ListQueuesResponse { queues, next_page_token }
 }
 
-fn queue_out(report: &QueueReport) -> pb::Queue {
-    let (depths, pause) = (&report.view.depths, report.view.pause.as_ref());
+fn queue_out(context: &Context<'_>, queue: &QueueView) -> pb::Queue {
+    let (now, settings) = (context.now, context.settings.queue(&queue.name));
+    let (depths, pause) = (&queue.depths, queue.pause.as_ref().filter(|pause| pause.holds(now)));
     pb::Queue {
-        name: report.view.name.as_str().to_owned(),
+        name: queue.name.as_str().to_owned(),
         ready: count(depths.ready),
         scheduled: count(depths.scheduled),
         leased: count(depths.leased),
         dead: count(depths.dead),
         overflow: count(depths.overflow),
-        oldest_ready_age: report.view.oldest_ready_at.map(|at| duration_out(report.now.since(at))),
+        oldest_ready_age: queue.oldest_ready_at.map(|at| duration_out(now.since(at))),
         paused: pause.is_some(),
         paused_reason: pause.map(|pause| pause.reason.clone()).unwrap_or_default(),
         paused_until: pause.and_then(|pause| pause.until).map(timestamp_out),
-        breaker: breaker_state_out(report.breaker).into(),
-        policy: Some(policy_out(&report.policy)),
+        breaker: queue.breaker.state(&settings.breaker, now).out(),
+        policy: Some(policy_out(&settings.policy)),
         ..pb::Queue::default()
     }
 }
 
-pub(in crate::grpc) fn explain_request(
-    context: &Context<'_>,
-    request: pb::ExplainPolicyRequest,
+pub(crate) fn pause_queue(limits: &Limits, request: pb::PauseQueueRequest) -> Result<(QueueName, NewPause), Invalid> {
+    let mut check = Check::new(limits);
+    let queue = check.queue("queue", &request.queue);
+    let duration = check.delay("duration", request.duration);
+    if duration.is_some_and(|duration| duration.is_zero()) {
+        check.refuse("duration", "must be more than 0; leave it out to pause until resumed");
+    }
+    check.at_most("reason", request.reason.len(), limits.note_bytes);
+    check.done(queue.map(|queue| (queue, NewPause { duration, reason: request.reason })))
+}
+
+pub(crate) fn resume_queue(limits: &Limits, request: &pb::ResumeQueueRequest) -> Result<QueueName, Invalid> {
+    let mut check = Check::new(limits);
+    let queue = check.queue("queue", &request.queue);
+    check.done(queue)
+}
+
+pub(crate) fn explain_request(
+    context: &Context<'_>, request: pb::ExplainPolicyRequest,
 ) -> Result<ExplainRequest, Invalid> {
     let mut check = Check::new(context.limits);
     check.name("error_type", &request.error_type);
@@ -133,7 +129,7 @@ pub(in crate::grpc) fn explain_request(
     check.done(Some(explain))
 }
 
-pub(in crate::grpc) fn explained(explained: Explained) -> pb::ExplainPolicyResponse {
+pub(crate) fn explained(explained: Explained) -> pb::ExplainPolicyResponse {
     let rows = explained.rows.iter().map(|row| pb::DelayRow {
         retry: row.retry,
         delay: Some(duration_out(row.delay)),
@@ -145,59 +141,5 @@ pub(in crate::grpc) fn explained(explained: Explained) -> pb::ExplainPolicyRespo
         resolved: Some(policy_out(&explained.policy)),
         total_min: Some(duration_out(explained.total_min)),
         total_max: Some(duration_out(explained.total_max)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        domain::{breaker::BreakerState, policy::RetryPolicy, time::Timestamp},
-        grpc::convert::testing::{context, refusals},
-        store::{Depths, QueueView},
-    };
-    use std::time::Duration;
-
-    fn report(name: &str, ready: u64) -> QueueReport {
-        let view = QueueView {
-            depths: Depths { ready, ..Depths::default() },
-            oldest_ready_at: Some(Timestamp::from_millis(1_000)),
-            ..QueueView::empty(QueueName::parse(name).unwrap())
-        };
-        let (policy, breaker) = (RetryPolicy::default(), BreakerState::Closed);
-        QueueReport { view, policy, breaker, now: Timestamp::from_millis(3_500) }
-    }
-
-    #[test]
-    fn a_full_page_of_queues_has_a_token_for_the_next() {
-        let page = queues_page(&Limits::default(), vec![report("a", 1), report("b", u64::MAX)], 2);
-        assert_eq!((page.queues[0].ready, page.queues[1].ready), (1, u32::MAX));
-        assert_eq!(
-            page.queues[0].oldest_ready_age,
-            Some(duration_out(Duration::from_millis(2_500)))
-        );
-        let request = pb::ListQueuesRequest { page_size: 2, page_token: page.next_page_token };
-        let (after, limit) = list_queues(&Limits::default(), &request).unwrap();
-        assert_eq!((after, limit), (QueueName::parse("b"), 2));
-        assert_eq!(queues_page(&Limits::default(), vec![report("a", 1)], 2).next_page_token, "");
-    }
-
-    #[test]
-    fn bad_fields_are_named() {
-        let limits = Limits::default();
-        let bad = pb::ListQueuesRequest { page_token: "x".into(), page_size: 0 };
-        assert!(refusals(list_queues(&limits, &bad))[0].starts_with("page_token: "));
-        let bad = pb::GetJobRequest { job_id: String::new(), queue: "!".into() };
-        let refused = refusals(get_job(&limits, bad));
-        assert!(refused[0].starts_with("job_id: ") && refused[1].starts_with("queue: "));
-        let bad = pb::ExplainPolicyRequest {
-            policy: Some(pb::RetryPolicy { preset: "x".into(), ..Default::default() }),
-            queue: "!".into(),
-            error_type: "x".repeat(257),
-        };
-        let refused = refusals(explain_request(&context(), bad));
-        assert!(refused[0].starts_with("error_type: "), "{refused:?}");
-        assert!(refused[1].starts_with("policy.preset: "), "{refused:?}");
-        assert!(refused[2].starts_with("queue: "), "{refused:?}");
     }
 }

@@ -1,42 +1,34 @@
 //! Dead letters sent back to work, or removed.
 
-use super::{
-    Context,
-    check::{Check, Invalid},
-    count,
-    dead_selection::{Selection, cutoff, skipped_out},
-};
-use crate::{
-    broker::{PurgeRequest, RequeueRequest, Selector},
-    domain::ids::DeadPart,
-    grpc::pb,
-    store::{Purged, RequestId, Requeued},
-};
+use super::check::{Check, Invalid};
+use super::dead_selection::{PURGE, REQUEUE, cutoff_name, selected, skipped_out};
+use super::page_token::{self, Kind};
+use super::{Context, count};
+use crate::grpc::pb;
+use crate::queue::{Deaths, Purge, Purged, RequestId, Requeue, Requeued};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-/// Cut-offs of a requeue are its own; those of a purge are told apart from them.
-const REQUEUE: &str = "";
-const PURGE: &str = "purge:";
+/// What the cut-off of a reply is bound to; none where nothing goes on.
+pub(crate) struct Asked(Option<String>);
 
-/// Whose reply it is: what its cut-off is bound to.
-pub(in crate::grpc) struct Asked {
-    part: DeadPart,
-    which: Selector,
-    dry_run: bool,
-}
-
-impl From<&RequeueRequest> for Asked {
-    fn from(request: &RequeueRequest) -> Self {
-        let (part, which) = (request.part.clone(), request.which.clone());
-        Self { part, which, dry_run: request.dry_run }
+impl From<&Requeue> for Asked {
+    fn from(request: &Requeue) -> Self {
+        Self(cutoff_name(REQUEUE, &request.part, &request.which, request.dry_run))
     }
 }
 
-impl From<&PurgeRequest> for Asked {
-    fn from(request: &PurgeRequest) -> Self {
-        let (part, which) = (request.part.clone(), request.which.clone());
-        Self { part, which, dry_run: request.dry_run }
+impl From<&Purge> for Asked {
+    fn from(request: &Purge) -> Self {
+        Self(cutoff_name(PURGE, &request.part, &request.which, request.dry_run))
+    }
+}
+
+impl Asked {
+    /// Where the next call goes on.
+    fn cutoff(&self, left: Deaths) -> String {
+        let position = [left.after, left.up_to].map(u64::to_be_bytes).concat();
+        self.0.as_ref().map(|name| page_token::encode((Kind::Cutoff, name), &position)).unwrap_or_default()
     }
 }
 
@@ -47,88 +39,59 @@ fn request_id(check: &mut Check<'_>, id: &str, request: &impl Message) -> Option
     (!id.is_empty()).then(|| RequestId { id: id.to_owned(), asked: asked() })
 }
 
-/// Both requests select alike, by fields of the same names.
-macro_rules! selection {
-    ($call:expr, $request:ident) => {
-        Selection {
-            call: $call,
-            queue: &$request.queue,
-            job_ids: &$request.job_ids,
-            filter: $request.filter,
-            oldest: $request.oldest,
-            all: $request.all,
-            limit: $request.limit,
-            dry_run: $request.dry_run,
-            cutoff: &$request.cutoff,
-        }
-    };
-}
-
-pub(in crate::grpc) fn requeue(
-    context: &Context<'_>,
-    request: pb::RequeueRequest,
-) -> Result<RequeueRequest, Invalid> {
+pub(crate) fn requeue(context: &Context<'_>, request: pb::RequeueRequest) -> Result<Requeue, Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = selection!(REQUEUE, request);
-    let selected = selection.read(&mut check);
+    let selected = selected(&mut check, REQUEUE, &request);
     let target = check.queue_if_given("target_queue", &request.target_queue);
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
-    let requeue = selected.map(|selected| RequeueRequest {
-        part: selected.part,
-        which: selected.which,
+    let requeue = selected.map(|(part, which)| Requeue {
+        part,
+        which,
         target,
         keep_attempts: request.keep_attempts,
         dry_run: request.dry_run,
-        among: selected.among,
         request: request_id,
     });
     check.done(requeue)
 }
 
-pub(in crate::grpc) fn requeue_response(asked: &Asked, requeued: Requeued) -> pb::RequeueResponse {
-    let Asked { part, which, dry_run } = asked;
+pub(crate) fn requeue_response(asked: &Asked, requeued: Requeued) -> pb::RequeueResponse {
     pb::RequeueResponse {
         requeued: count(requeued.ids.len() as u64),
         job_ids: requeued.ids.iter().map(ToString::to_string).collect(),
         skipped: skipped_out(requeued.skipped),
         has_more: requeued.has_more,
-        cutoff: cutoff(REQUEUE, (part, which, *dry_run), requeued.left),
+        cutoff: asked.cutoff(requeued.left),
     }
 }
 
-pub(in crate::grpc) fn purge(
-    context: &Context<'_>,
-    request: pb::PurgeDeadLettersRequest,
-) -> Result<PurgeRequest, Invalid> {
+/// And why, for the log.
+pub(crate) fn purge(context: &Context<'_>, request: pb::PurgeDeadLettersRequest) -> Result<(Purge, String), Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = selection!(PURGE, request);
-    let selected = selection.read(&mut check);
-    check.at_most("reason", request.reason.len(), context.limits.note_bytes);
-    let purge = selected.map(|selected| PurgeRequest {
-        part: selected.part,
-        which: selected.which,
+    let selection = pb::RequeueRequest {
+        queue: request.queue,
+        job_ids: request.job_ids,
+        filter: request.filter,
+        oldest: request.oldest,
+        all: request.all,
+        limit: request.limit,
         dry_run: request.dry_run,
-        reason: request.reason,
-        among: selected.among,
-        request: request_id,
-    });
-    check.done(purge)
+        cutoff: request.cutoff,
+        ..pb::RequeueRequest::default()
+    };
+    let selected = selected(&mut check, PURGE, &selection);
+    check.at_most("reason", request.reason.len(), context.limits.note_bytes);
+    let purge = |(part, which)| Purge { part, which, dry_run: request.dry_run, request: request_id };
+    check.done(selected.map(purge).map(|purge| (purge, request.reason)))
 }
 
-pub(in crate::grpc) fn purge_response(
-    asked: &Asked,
-    purged: Purged,
-) -> pb::PurgeDeadLettersResponse {
-    let Asked { part, which, dry_run } = asked;
+pub(crate) fn purge_response(asked: &Asked, purged: Purged) -> pb::PurgeDeadLettersResponse {
     pb::PurgeDeadLettersResponse {
         purged: count(purged.count),
         has_more: purged.has_more,
         skipped: skipped_out(purged.skipped),
-        cutoff: cutoff(PURGE, (part, which, *dry_run), purged.left),
+        cutoff: asked.cutoff(purged.left),
     }
 }
-
-#[cfg(test)]
-mod tests;

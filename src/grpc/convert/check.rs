@@ -1,22 +1,19 @@
 //! Collects what is wrong with a request, each with the path of its field.
 
-use crate::domain::{
-    ids::{DeadPart, JobId, QueueName},
-    lease::Lease,
-    limits::Limits,
-};
+use super::same_name::SameName;
+use crate::domain::{DeadPart, JobId, Lease, Limits, QueueName};
 use std::fmt::{self, Display};
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Violation {
+pub(crate) struct Violation {
     /// The item that it is in. None: the request itself.
-    pub(in crate::grpc) place: Option<Place>,
+    pub(crate) place: Option<Place>,
     /// Named within the item.
-    pub(in crate::grpc) field: String,
-    pub(in crate::grpc) message: String,
+    pub(crate) field: String,
+    pub(crate) message: String,
     /// It is the body, and this is its size and the limit.
-    pub(in crate::grpc) body_too_large: Option<(usize, usize)>,
+    pub(crate) body_too_large: Option<(usize, usize)>,
 }
 
 impl Display for Violation {
@@ -30,18 +27,11 @@ impl Display for Violation {
 
 /// All that is wrong with a request or an item; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Invalid(pub(in crate::grpc) Vec<Violation>);
-
-impl Invalid {
-    pub(super) fn one(field: impl Into<String>, message: impl Into<String>) -> Self {
-        let (field, message) = (field.into(), message.into());
-        Self(vec![Violation { place: None, field, message, body_too_large: None }])
-    }
-}
+pub(crate) struct Invalid(pub(crate) Vec<Violation>);
 
 /// Where in the request an item stands: `jobs[3]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Place {
+pub(crate) struct Place {
     pub(super) list: &'static str,
     pub(super) at: usize,
 }
@@ -55,7 +45,7 @@ pub(super) struct Check<'a> {
 
 impl<'a> Check<'a> {
     pub(super) fn new(limits: &'a Limits) -> Self {
-        Self { limits, place: None, found: Vec::new() }
+        Self::at(limits, None)
     }
 
     pub(super) fn at(limits: &'a Limits, place: Option<Place>) -> Self {
@@ -80,12 +70,18 @@ impl<'a> Check<'a> {
         }
     }
 
-    pub(super) fn queue(&mut self, field: impl Display, name: &str) -> Option<QueueName> {
-        let queue = QueueName::parse(name);
-        if queue.is_none() {
-            self.refuse(field, format!("a queue's name is {}", QueueName::RULE));
+    /// The value; where there is none, the field is refused.
+    pub(super) fn or_refuse<T, M: Into<String>>(
+        &mut self, value: Option<T>, field: impl Display, message: impl FnOnce() -> M,
+    ) -> Option<T> {
+        if value.is_none() {
+            self.refuse(field, message());
         }
-        queue
+        value
+    }
+
+    pub(super) fn queue(&mut self, field: impl Display, name: &str) -> Option<QueueName> {
+        self.or_refuse(QueueName::parse(name), field, || format!("a queue's name is {}", QueueName::RULE))
     }
 
     /// A queue that need not be named.
@@ -94,22 +90,13 @@ impl<'a> Check<'a> {
     }
 
     pub(super) fn dead_part(&mut self, field: impl Display, name: &str) -> Option<DeadPart> {
-        let part = DeadPart::parse(name);
-        if part.is_none() {
-            let rule = QueueName::RULE;
-            let message =
-                format!("name a queue ({rule}), or its dead letters: dlq:name, dlq:overflow:name");
-            self.refuse(field, message);
-        }
-        part
+        self.or_refuse(DeadPart::parse(name), field, || {
+            format!("name a queue ({}), or its dead letters: dlq:name, dlq:overflow:name", QueueName::RULE)
+        })
     }
 
     pub(super) fn lease(&mut self, field: impl Display, token: &str) -> Option<Lease> {
-        let lease = Lease::parse(token);
-        if lease.is_none() {
-            self.refuse(field, "not a lease; send the `lease` of the claimed job unchanged");
-        }
-        lease
+        self.or_refuse(Lease::parse(token), field, || "not a lease; send the `lease` of the claimed job unchanged")
     }
 
     pub(super) fn at_most(&mut self, field: impl Display, bytes: usize, limit: usize) {
@@ -160,5 +147,26 @@ impl<'a> Check<'a> {
 
     pub(super) fn unknown_value(&mut self, field: impl Display, value: i32) {
         self.refuse(field, format!("{value} is not a value that this server knows"));
+    }
+
+    /// What this number of the wire stands for. None: not specified, or not known and refused.
+    pub(super) fn one_of<T: SameName>(&mut self, field: impl Display, given: i32) -> Option<T> {
+        let found = T::ALL.iter().copied().find(|value| value.out() == given);
+        if found.is_none() && given != 0 {
+            self.unknown_value(field, given);
+        }
+        found
+    }
+
+    pub(super) fn page_size(&self, given: u32) -> usize {
+        bounded(given, self.limits.page_size_default, self.limits.page_size_max)
+    }
+}
+
+/// 0 stands for the default; more than the most is cut.
+pub(super) fn bounded(given: u32, default: usize, most: usize) -> usize {
+    match given {
+        0 => default,
+        given => (given as usize).min(most),
     }
 }

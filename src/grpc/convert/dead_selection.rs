@@ -1,16 +1,14 @@
 //! Which dead letters a call means: filters, selectors and cut-offs.
 
-use super::{
-    check::Check,
-    job::dead_reason_in,
-    page_token::{self, Kind},
-};
-use crate::{
-    broker::Selector,
-    domain::{dead_filter::DeadFilter, failure::MESSAGE_CHARS, glob::Glob, ids::DeadPart},
-    grpc::pb,
-    store::{Deaths, SkipReason},
-};
+use super::check::{Check, bounded};
+use super::page_token::{self, Kind};
+use crate::domain::{DeadFilter, DeadPart, Glob, JobId, MESSAGE_CHARS};
+use crate::grpc::pb;
+use crate::queue::{Deaths, Search, SkipReason, Which};
+
+/// Cut-offs of a requeue are its own; those of a purge are told apart from them.
+pub(super) const REQUEUE: &str = "";
+pub(super) const PURGE: &str = "purge:";
 
 /// What tokens are bound to.
 pub(super) fn query_name(part: &DeadPart, filter: Option<&DeadFilter>) -> String {
@@ -19,20 +17,11 @@ pub(super) fn query_name(part: &DeadPart, filter: Option<&DeadFilter>) -> String
 }
 
 /// None: not given, or something in it was refused.
-pub(super) fn filter(
-    check: &mut Check<'_>,
-    given: Option<pb::DeadLetterFilter>,
-) -> Option<DeadFilter> {
+pub(super) fn filter(check: &mut Check<'_>, given: Option<pb::DeadLetterFilter>) -> Option<DeadFilter> {
     let given = given?;
     check.name("filter.error_type", &given.error_type);
     check.name("filter.type", &given.r#type);
-    let reason = match pb::DeadReason::try_from(given.reason) {
-        Ok(reason) => dead_reason_in(reason),
-        Err(_) => {
-            check.unknown_value("filter.reason", given.reason);
-            None
-        }
-    };
+    let reason = check.one_of("filter.reason", given.reason);
     let chars = given.message_contains.chars().count();
     if chars > MESSAGE_CHARS {
         let message = format!("must be at most {MESSAGE_CHARS} characters, not {chars}");
@@ -63,136 +52,92 @@ fn is_fingerprint(text: &str) -> bool {
 /// Rounded down: what died in the millisecond after it did die after it.
 fn whole_millis(mut time: prost_types::Timestamp) -> prost_types::Timestamp {
     const MILLI: i32 = 1_000_000;
-    if time.nanos > 0 {
-        time.nanos -= time.nanos % MILLI;
-    }
+    time.nanos -= time.nanos.max(0) % MILLI;
     time
 }
 
-/// What Requeue and PurgeDeadLetters have in common.
-pub(super) struct Selection<'a> {
-    pub(super) call: &'static str,
-    pub(super) queue: &'a str,
-    pub(super) job_ids: &'a [String],
-    pub(super) filter: Option<pb::DeadLetterFilter>,
-    pub(super) oldest: u32,
-    pub(super) all: bool,
-    pub(super) limit: u32,
-    pub(super) dry_run: bool,
-    pub(super) cutoff: &'a str,
-}
-
-/// The dead letters meant, and how going on is told from starting.
-pub(super) struct Selected {
-    pub(super) part: DeadPart,
-    pub(super) which: Selector,
-    pub(super) among: Option<Deaths>,
-}
-
-impl Selection<'_> {
-    pub(super) fn read(self, check: &mut Check<'_>) -> Option<Selected> {
-        let part = check.dead_part("queue", self.queue);
-        let which = self.selector(check);
-        let (part, which) = part.zip(which)?;
-        let among = match (self.cutoff, cutoff_name(self.call, &part, &which, self.dry_run)) {
-            ("", _) => None,
-            (_, None) => {
-                check.refuse("cutoff", "has no meaning with job_ids; leave it out");
-                None
-            }
-            (cutoff, Some(name)) => page_token::decode_numbers(Kind::Cutoff, &name, cutoff)
-                .map(|[after, up_to]| Deaths { after, up_to })
-                .map_err(|problem| check.refuse("cutoff", problem))
-                .ok(),
-        };
-        Some(Selected { part, which, among })
+/// Reads what Requeue and PurgeDeadLetters have in common: the dead letters meant.
+pub(super) fn selected(check: &mut Check<'_>, call: &str, given: &pb::RequeueRequest) -> Option<(DeadPart, Which)> {
+    let part = check.dead_part("queue", &given.queue);
+    let which = selector(check, given);
+    let (part, mut which) = part.zip(which)?;
+    let name = cutoff_name(call, &part, &which, given.dry_run);
+    if name.is_none() && !given.cutoff.is_empty() {
+        check.refuse("cutoff", "has no meaning with job_ids; leave it out");
     }
+    let left = name.and_then(|name| check.token("cutoff", (Kind::Cutoff, &name), &given.cutoff, page_token::numbers));
+    if let Which::Oldest { among, .. } | Which::Found { among, .. } = &mut which {
+        *among = left.map(|[after, up_to]| Deaths { after, up_to });
+    }
+    Some((part, which))
+}
 
-    /// Exactly one of job_ids, filter, oldest and all.
-    fn selector(&self, check: &mut Check<'_>) -> Option<Selector> {
-        let limits = check.limits;
-        let given = [
-            ("job_ids", !self.job_ids.is_empty()),
-            ("filter", self.filter.is_some()),
-            ("oldest", self.oldest > 0),
-            ("all", self.all),
-        ];
-        let named: Vec<_> =
-            given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
-        let limit = match self.limit {
-            0 => limits.bulk_default,
-            limit => (limit as usize).min(limits.bulk_max),
-        };
-        match named[..] {
-            ["job_ids"] => {
-                if self.limit > 0 {
-                    check.refuse("limit", "has no meaning with job_ids; leave it out");
-                }
-                let (most, ids) = (limits.bulk_max, self.job_ids.len());
-                if ids > most {
-                    check.refuse("job_ids", format!("must be at most {most} ids, not {ids}"));
-                    return None;
-                }
-                let ids = self.job_ids.iter().enumerate();
-                let ids =
-                    ids.filter_map(|(at, id)| check.job_id(format_args!("job_ids[{at}]"), id));
-                Some(Selector::Ids(ids.collect()))
+/// Exactly one of job_ids, filter, oldest and all.
+fn selector(check: &mut Check<'_>, given: &pb::RequeueRequest) -> Option<Which> {
+    let limits = check.limits;
+    let selectors = [
+        ("job_ids", !given.job_ids.is_empty()),
+        ("filter", given.filter.is_some()),
+        ("oldest", given.oldest > 0),
+        ("all", given.all),
+    ];
+    let named: Vec<_> = selectors.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+    let limit = bounded(given.limit, limits.bulk_default, limits.bulk_max);
+    match named[..] {
+        ["job_ids"] => {
+            if given.limit > 0 {
+                check.refuse("limit", "has no meaning with job_ids; leave it out");
             }
-            ["filter"] => {
-                let filter = filter(check, self.filter.clone())?;
-                if self.filter == Some(pb::DeadLetterFilter::default()) {
-                    check.refuse("filter", "is empty; to mean all of them, say `all`");
-                }
-                Some(Selector::Filter { filter, limit })
+            let (most, ids) = (limits.bulk_max, given.job_ids.len());
+            if ids > most {
+                check.refuse("job_ids", format!("must be at most {most} ids, not {ids}"));
+                return None;
             }
-            ["oldest"] => {
-                // A limit can only make it fewer.
-                let most = if self.limit > 0 { limit } else { limits.bulk_max };
-                Some(Selector::Oldest((self.oldest as usize).min(most)))
+            let ids = given.job_ids.iter().enumerate();
+            let ids = ids.filter_map(|(at, id)| check.job_id(format_args!("job_ids[{at}]"), id));
+            Some(Which::Ids(ids.collect()))
+        }
+        ["filter"] => {
+            let filter = filter(check, given.filter.clone())?;
+            if given.filter == Some(pb::DeadLetterFilter::default()) {
+                check.refuse("filter", "is empty; to mean all of them, say `all`");
             }
-            ["all"] => Some(Selector::All { limit }),
-            [] => {
-                let message =
-                    "say which dead letters: exactly one of job_ids, filter, oldest and all";
-                check.refuse("job_ids", message);
-                None
+            let search = Search { filter, look_at: limits.filtered };
+            Some(Which::Found { search, limit, among: None })
+        }
+        ["oldest"] => {
+            // A limit can only make it fewer.
+            let most = if given.limit > 0 { limit } else { limits.bulk_max };
+            Some(Which::Oldest { limit: (given.oldest as usize).min(most), among: None })
+        }
+        ["all"] => Some(Which::Oldest { limit, among: None }),
+        [] => {
+            let message = "say which dead letters: exactly one of job_ids, filter, oldest and all";
+            check.refuse("job_ids", message);
+            None
+        }
+        _ => {
+            for name in named {
+                check.refuse(name, "give exactly one of job_ids, filter, oldest and all");
             }
-            _ => {
-                for name in named {
-                    check.refuse(name, "give exactly one of job_ids, filter, oldest and all");
-                }
-                None
-            }
+            None
         }
     }
 }
 
 /// What a cut-off is bound to. None: the ids were named, and nothing goes on.
-fn cutoff_name(call: &str, part: &DeadPart, which: &Selector, dry_run: bool) -> Option<String> {
+pub(super) fn cutoff_name(call: &str, part: &DeadPart, which: &Which, dry_run: bool) -> Option<String> {
     let filter = match which {
-        Selector::Ids(_) => return None,
-        Selector::Filter { filter, .. } => Some(filter),
-        Selector::Oldest(_) | Selector::All { .. } => None,
+        Which::Ids(_) => return None,
+        Which::Found { search, .. } => Some(&search.filter),
+        Which::Oldest { .. } => None,
     };
     // Going on after a dry run would pass over all that it only spoke of.
     let dry = if dry_run { "dry:" } else { "" };
     Some(format!("{call}{dry}{}", query_name(part, filter)))
 }
 
-/// Where the next call goes on. Empty where nothing does.
-pub(super) fn cutoff(
-    call: &str,
-    (part, which, dry_run): (&DeadPart, &Selector, bool),
-    left: Deaths,
-) -> String {
-    let token =
-        |name: String| page_token::encode_numbers(Kind::Cutoff, &name, &[left.after, left.up_to]);
-    cutoff_name(call, part, which, dry_run).map(token).unwrap_or_default()
-}
-
-pub(super) fn skipped_out(
-    skipped: Vec<(crate::domain::ids::JobId, SkipReason)>,
-) -> Vec<pb::SkippedJob> {
+pub(super) fn skipped_out(skipped: Vec<(JobId, SkipReason)>) -> Vec<pb::SkippedJob> {
     let skipped = skipped.into_iter().map(|(id, reason)| {
         let reason = match reason {
             SkipReason::JobNotFound => "JOB_NOT_FOUND",
@@ -206,4 +151,13 @@ pub(super) fn skipped_out(
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// The other reasons are met over the wire.
+    #[test]
+    fn a_damaged_job_is_passed_over_as_such() {
+        let skipped = vec![(JobId::parse("a"), SkipReason::DataCorrupt)];
+        assert_eq!(skipped_out(skipped)[0].reason, "DATA_CORRUPT");
+    }
+}

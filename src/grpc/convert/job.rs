@@ -1,18 +1,11 @@
 //! Jobs, attempts and their states on the way out.
 
-use super::{
-    failure::{brief_failure_out, failure_out},
-    time::{duration_out, timestamp_out},
-};
-use crate::{
-    domain::{
-        ids::QueueName,
-        job::{Attempt, AttemptStatus, Body, DeadReason, Delivery, Progress, Spec, State},
-        settings::Settings,
-    },
-    grpc::pb,
-    store::Delivered,
-};
+use super::failure::{brief_failure_out, failure_out};
+use super::same_name::SameName;
+use super::time::{duration_out, timestamp_out};
+use crate::domain::{Attempt, Body, Delivery, Progress, QueueName, Settings, Spec, State};
+use crate::grpc::pb;
+use crate::queue::Delivered;
 
 /// A job for its worker.
 pub(super) fn delivered(settings: &Settings, job: Delivered) -> pb::Job {
@@ -28,12 +21,8 @@ pub(super) fn delivered(settings: &Settings, job: Delivered) -> pb::Job {
 
 /// A job for operators: without its lease, and with the attempt that it is at, comes to, or died of.
 pub(super) fn viewed(
-    settings: &Settings,
-    queue: &QueueName,
-    mut spec: Spec,
-    mut progress: Progress,
-    (state, delivery): (State, Option<&Delivery>),
-    view: View,
+    settings: &Settings, queue: &QueueName, mut spec: Spec, mut progress: Progress,
+    (state, delivery): (State, Option<&Delivery>), view: View,
 ) -> pb::Job {
     let attempt = match (delivery, state) {
         (Some(delivery), _) => delivery.attempt,
@@ -55,20 +44,15 @@ pub(super) fn viewed(
 }
 
 /// How much of a job is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum View {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum View {
     /// Without body, headers, checkpoint and attempts.
+    #[default]
     Basic,
     Full,
 }
 
-fn plain(
-    settings: &Settings,
-    queue: &QueueName,
-    spec: Spec,
-    progress: Progress,
-    attempt: u32,
-) -> pb::Job {
+fn plain(settings: &Settings, queue: &QueueName, spec: Spec, progress: Progress, attempt: u32) -> pb::Job {
     let policy = &settings.queue(queue).policy;
     let max_retries = match &spec.policy {
         None => policy.max_retries,
@@ -106,66 +90,21 @@ fn body_out(body: Body) -> Option<pb::job::Body> {
     }
 }
 
-pub(super) fn state_out(state: State) -> pb::JobState {
-    match state {
-        State::Scheduled => pb::JobState::Scheduled,
-        State::Ready => pb::JobState::Ready,
-        State::Leased => pb::JobState::Leased,
-        State::Completed => pb::JobState::Completed,
-        State::Dead => pb::JobState::Dead,
-    }
-}
-
-pub(super) fn dead_reason_out(reason: DeadReason) -> pb::DeadReason {
-    match reason {
-        DeadReason::Exhausted => pb::DeadReason::Exhausted,
-        DeadReason::NonRetryable => pb::DeadReason::NonRetryable,
-        DeadReason::Expired => pb::DeadReason::Expired,
-        DeadReason::WouldMissDeadline => pb::DeadReason::WouldMissDeadline,
-        DeadReason::Cancelled => pb::DeadReason::Cancelled,
-        DeadReason::Corrupt => pb::DeadReason::Corrupt,
-    }
-}
-
-pub(super) fn dead_reason_in(reason: pb::DeadReason) -> Option<DeadReason> {
-    Some(match reason {
-        pb::DeadReason::Unspecified => return None,
-        pb::DeadReason::Exhausted => DeadReason::Exhausted,
-        pb::DeadReason::NonRetryable => DeadReason::NonRetryable,
-        pb::DeadReason::Expired => DeadReason::Expired,
-        pb::DeadReason::WouldMissDeadline => DeadReason::WouldMissDeadline,
-        pb::DeadReason::Cancelled => DeadReason::Cancelled,
-        pb::DeadReason::Corrupt => DeadReason::Corrupt,
-    })
-}
-
-fn status_out(status: AttemptStatus) -> pb::AttemptStatus {
-    match status {
-        AttemptStatus::Running => pb::AttemptStatus::Running,
-        AttemptStatus::Succeeded => pb::AttemptStatus::Succeeded,
-        AttemptStatus::Failed => pb::AttemptStatus::Failed,
-        AttemptStatus::LeaseExpired => pb::AttemptStatus::LeaseExpired,
-        AttemptStatus::Released => pb::AttemptStatus::Released,
-        AttemptStatus::Interrupted => pb::AttemptStatus::Interrupted,
-        AttemptStatus::Cancelled => pb::AttemptStatus::Cancelled,
-    }
-}
-
-pub(super) fn attempt_out(attempt: &Attempt) -> pb::Attempt {
+pub(super) fn attempt_out(attempt: Attempt) -> pb::Attempt {
     pb::Attempt {
         number: attempt.number,
-        status: status_out(attempt.status).into(),
-        worker_id: attempt.worker_id.clone(),
+        status: attempt.status.out(),
+        worker_id: attempt.worker_id,
         started_at: Some(timestamp_out(attempt.started_at)),
         ended_at: Some(timestamp_out(attempt.ended_at)),
-        note: attempt.note.clone(),
-        failure: attempt.failure.as_ref().map(failure_out),
+        note: attempt.note,
+        failure: attempt.failure.map(failure_out),
         delay: attempt.delay.map(duration_out),
-        explanation: attempt.explanation.clone(),
+        explanation: attempt.explanation,
         delivery: attempt.delivery,
         counted: attempt.counted,
         probe: attempt.probe,
-        rule: attempt.rule.clone(),
+        rule: attempt.rule,
     }
 }
 

@@ -9,7 +9,6 @@ mod breaker;
 mod bulk;
 mod check;
 mod claim;
-mod dead_letter_stats;
 mod dead_letters;
 mod dead_selection;
 mod enqueue;
@@ -17,36 +16,33 @@ mod failure;
 mod job;
 mod json;
 mod list_jobs;
-mod operate;
 mod page_token;
 mod policy;
+mod same_name;
 mod settle;
 mod stats;
 mod time;
 mod work;
 
-pub(super) use admin::{explain_request, explained, get_job, job_info, list_queues, queues_page};
+pub(super) use admin::{explain_request, explained, job_info, which_job};
+pub(super) use admin::{list_queues, pause_queue, queues_page, resume_queue};
 pub(super) use batch::{enqueue_batch, settlements};
-pub(super) use breaker::{
-    WhichBreakers, breaker_out, breaker_status, breakers_page, reset_breaker, set_breaker,
-};
+pub(super) use breaker::{WhichBreakers, breaker_out, breaker_status, breakers_page, reset_breaker, set_breaker};
 pub(super) use bulk::{Asked, purge, purge_response, requeue, requeue_response};
 pub(super) use check::{Invalid, Violation};
 pub(super) use claim::{claim, claim_response};
-pub(super) use dead_letter_stats::{dead_letter_stats, dead_letter_stats_page};
 pub(super) use dead_letters::{dead_letters_page, list_dead_letters};
 pub(super) use enqueue::{enqueue, enqueue_batch_response, enqueued, trace_headers};
 pub(super) use job::View;
 pub(super) use list_jobs::{jobs_page, list_jobs};
-pub(super) use operate::{cancel_job, pause_queue, resume_queue, run_job_now};
 pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
-pub(super) use stats::{get_stats, stats};
-pub(super) use time::{caller_patience, duration_out, timestamp_out};
+pub(super) use stats::{dead_letter_stats, dead_letter_stats_page, get_stats, stats};
+pub use time::{caller_patience, duration_out, timestamp_out};
 pub(super) use work::{SettleTag, work_hello, work_message, work_response};
 
-use crate::domain::{limits::Limits, settings::Settings, time::Timestamp};
+use crate::domain::{Limits, Settings, Timestamp};
 
-/// What a request is judged by.
+/// What a request is checked against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) limits: &'a Limits,
@@ -62,24 +58,9 @@ fn count(number: u64) -> u32 {
 }
 
 #[cfg(test)]
-pub(super) mod testing {
-    use super::*;
-    use std::sync::LazyLock;
-
-    static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
-    static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
-
-    /// The default limits and settings, a thousand seconds after the epoch.
-    pub(in crate::grpc) fn context() -> Context<'static> {
-        let now = Timestamp::from_millis(1_000_000);
-        Context { limits: &LIMITS, settings: &SETTINGS, now, trace: &[] }
-    }
-
-    /// `field: message` of everything that was refused.
-    pub(in crate::grpc) fn refusals<T>(result: Result<T, Invalid>) -> Vec<String> {
-        match result {
-            Ok(_) => Vec::new(),
-            Err(Invalid(found)) => found.iter().map(Violation::to_string).collect(),
-        }
+mod tests {
+    #[test]
+    fn counts_beyond_32_bits_are_shown_as_the_most() {
+        assert_eq!([7, u64::MAX].map(super::count), [7, u32::MAX]);
     }
 }

@@ -1,5 +1,7 @@
 //! Page tokens and cut-offs: opaque, checked, and good only for the query that they came from.
 
+use super::check::Check;
+use crate::domain::Limits;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use prost::Message;
 
@@ -15,8 +17,22 @@ pub(super) enum Kind {
     Breakers = 7,
 }
 
+impl Check<'_> {
+    /// The position that a token stands for. None: it was not given, or it was refused.
+    pub(super) fn token<T>(
+        &mut self, field: &str, (kind, query): (Kind, &str), token: &str, read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Option<T> {
+        if token.is_empty() {
+            return None;
+        }
+        let position = decode(kind, query, token);
+        let position = position.and_then(|position| read(&position).ok_or("not a token of this server"));
+        position.map_err(|problem| self.refuse(field, problem)).ok()
+    }
+}
+
 /// `kind, checksum of the query, position, checksum of all that`.
-pub(super) fn encode(kind: Kind, query: &str, position: &[u8]) -> String {
+pub(super) fn encode((kind, query): (Kind, &str), position: &[u8]) -> String {
     let mut token = vec![kind as u8];
     token.extend(crc32c::crc32c(query.as_bytes()).to_be_bytes());
     token.extend(position);
@@ -26,7 +42,7 @@ pub(super) fn encode(kind: Kind, query: &str, position: &[u8]) -> String {
 }
 
 /// The position, or what is wrong with the token.
-pub(super) fn decode(kind: Kind, query: &str, token: &str) -> Result<Vec<u8>, &'static str> {
+fn decode(kind: Kind, query: &str, token: &str) -> Result<Vec<u8>, &'static str> {
     const MALFORMED: &str = "not a token of this server; send it back exactly as it came";
     const OTHER: &str = "belongs to another query; repeat the call with the same fields, or start \
                          again without it";
@@ -44,30 +60,25 @@ pub(super) fn decode(kind: Kind, query: &str, token: &str) -> Result<Vec<u8>, &'
     Ok(position.to_vec())
 }
 
-pub(super) fn encode_numbers(kind: Kind, query: &str, numbers: &[u64]) -> String {
-    let position: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
-    encode(kind, query, &position)
-}
-
-pub(super) fn decode_numbers<const N: usize>(
-    kind: Kind,
-    query: &str,
-    token: &str,
-) -> Result<[u64; N], &'static str> {
-    let position = decode(kind, query, token)?;
+/// A position of so many numbers.
+pub(super) fn numbers<const N: usize>(position: &[u8]) -> Option<[u64; N]> {
     let (numbers, rest) = position.as_chunks::<8>();
-    let numbers: Vec<_> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
-    match (numbers.try_into(), rest) {
-        (Ok(numbers), []) => Ok(numbers),
-        _ => Err("not a token of this server"),
-    }
+    let numbers: [[u8; 8]; N] = numbers.try_into().ok()?;
+    rest.is_empty().then(|| numbers.map(u64::from_be_bytes))
 }
 
-/// As many items as fit into a reply, at least one; and, where some had to stay out, the position of the last one in.
-pub(super) fn fit<K, T: Message>(
-    items: impl Iterator<Item = (K, T)>,
-    most_bytes: usize,
-) -> (Vec<T>, Option<K>) {
+/// A page, cut where the whole reply would get too long, and the token of the next. `next`: where it goes on if all fit.
+pub(super) fn page<K, T: Message, P: AsRef<[u8]>>(
+    query: (Kind, &str), limits: &Limits, items: impl Iterator<Item = (K, T)>, next: Option<K>,
+    position: impl FnOnce(K) -> P,
+) -> (Vec<T>, String) {
+    let (items, cut_after) = fit(items, limits.reply_bytes);
+    let token = |next| encode(query, position(next).as_ref());
+    (items, cut_after.or(next).map(token).unwrap_or_default())
+}
+
+/// As many items as fit, at least one; and, where some had to stay out, the position of the last one in.
+fn fit<K, T: Message>(items: impl Iterator<Item = (K, T)>, most_bytes: usize) -> (Vec<T>, Option<K>) {
     /// Tag and length of an item in its list.
     const FRAME: usize = 8;
     let mut kept = Vec::with_capacity(items.size_hint().0);
@@ -81,55 +92,4 @@ pub(super) fn fit<K, T: Message>(
         kept.push(item);
     }
     (kept, None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_token_of_another_query_is_told_from_a_broken_one() {
-        let token = encode_numbers(Kind::DeadLetters, "emails", &[7]);
-        let why = |kind, query, token: &str| decode_numbers::<1>(kind, query, token).unwrap_err();
-        assert!(why(Kind::DeadLetters, "payments", &token).contains("another query"));
-        assert!(why(Kind::Cutoff, "emails", &token).contains("another query"));
-        assert!(why(Kind::DeadLetters, "emails", &token[1..]).contains("not a token"));
-        assert!(why(Kind::DeadLetters, "emails", "x y").contains("not a token"));
-        assert!(why(Kind::DeadLetters, "emails", "").contains("not a token"));
-    }
-
-    #[test]
-    fn a_page_ends_before_it_gets_too_long_but_is_never_empty() {
-        let items = || (1..=3).map(|n| (n, "x".repeat(100)));
-        assert_eq!(fit(items(), 10_000).1, None);
-        let (kept, last) = fit(items(), 250);
-        assert_eq!((kept.len(), last), (2, Some(2)));
-        let (kept, last) = fit(items(), 1);
-        assert_eq!((kept.len(), last), (1, Some(1)));
-    }
-
-    proptest! {
-        #[test]
-        fn tokens_read_back(query in ".{0,40}", position: Vec<u8>, number: u64) {
-            let token = encode(Kind::Queues, &query, &position);
-            prop_assert_eq!(decode(Kind::Queues, &query, &token), Ok(position));
-            let token = encode_numbers(Kind::Cutoff, &query, &[number, 1]);
-            prop_assert_eq!(decode_numbers(Kind::Cutoff, &query, &token), Ok([number, 1]));
-        }
-
-        #[test]
-        fn a_changed_character_is_noticed(number: u64, at in 0usize..23) {
-            let mut token = encode_numbers(Kind::Cutoff, "q", &[number]).into_bytes();
-            prop_assume!(at < token.len() - 1);
-            token[at] = if token[at] == b'A' { b'B' } else { b'A' };
-            let token = String::from_utf8(token).unwrap();
-            prop_assert!(decode_numbers::<1>(Kind::Cutoff, "q", &token).is_err());
-        }
-
-        #[test]
-        fn no_text_makes_reading_stumble(text in ".{0,64}") {
-            prop_assert!(decode_numbers::<1>(Kind::Cutoff, "q", &text).is_err());
-        }
-    }
 }

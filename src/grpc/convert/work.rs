@@ -1,17 +1,14 @@
 //! The worker's stream.
 
-use super::{
-    batch::{RefusedSettlements, settlements},
-    check::{Check, Invalid},
-    claim::{idle_out, order, queues},
-    job::delivered,
-    settle::settle_response,
-};
-use crate::{
-    broker::{WorkHello, WorkMessage, WorkReply},
-    domain::{limits::Limits, settings::Settings},
-    grpc::pb,
-};
+use super::batch::{RefusedSettlements, settlements};
+use super::check::{Check, Invalid};
+use super::claim::{idle_out, order, queues};
+use super::job::delivered;
+use super::settle::settle_response;
+use crate::domain::{Limits, Settings};
+use crate::grpc::pb;
+use crate::queue::Handover;
+use crate::service::{WorkHello, WorkMessage, WorkReply};
 
 /// Of jobs in one message: enough for a good batch, and little enough to be held for a worker that does not read.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -20,15 +17,14 @@ const IN_FLIGHT_BYTES: usize = 64 << 20;
 
 /// What comes back with the answer to settlements.
 #[derive(Debug)]
-pub(in crate::grpc) struct SettleTag {
+pub(crate) struct SettleTag {
     id: u64,
     refused: RefusedSettlements,
 }
 
 /// The first message: what the stream works on, and what else it says.
-pub(in crate::grpc) fn work_hello(
-    limits: &Limits,
-    mut request: pb::WorkRequest,
+pub(crate) fn work_hello(
+    limits: &Limits, mut request: pb::WorkRequest,
 ) -> Result<(WorkHello, WorkMessage<SettleTag>), Invalid> {
     let mut check = Check::new(limits);
     let Some(hello) = request.hello.take() else {
@@ -57,10 +53,7 @@ pub(in crate::grpc) fn work_hello(
 }
 
 /// Every message, after its hello has been taken.
-pub(in crate::grpc) fn work_message(
-    limits: &Limits,
-    request: pb::WorkRequest,
-) -> Result<WorkMessage<SettleTag>, Invalid> {
+pub(crate) fn work_message(limits: &Limits, request: pb::WorkRequest) -> Result<WorkMessage<SettleTag>, Invalid> {
     let mut check = Check::new(limits);
     if request.hello.is_some() {
         check.refuse("hello", "belongs into the first message only; open another stream");
@@ -80,11 +73,8 @@ pub(in crate::grpc) fn work_message(
     check.done(Some(WorkMessage { add_credits, settle, started, stop }))
 }
 
-pub(in crate::grpc) fn work_response(
-    settings: &Settings,
-    reply: WorkReply<SettleTag>,
-) -> pb::WorkResponse {
-    let jobs = reply.jobs.map(|jobs| jobs.take()).unwrap_or_default();
+pub(crate) fn work_response(settings: &Settings, reply: WorkReply<SettleTag>) -> pb::WorkResponse {
+    let jobs = reply.jobs.map(Handover::delivered).unwrap_or_default();
     let mut response = pb::WorkResponse {
         jobs: jobs.into_iter().map(|job| delivered(settings, job)).collect(),
         idle: reply.idle.into_iter().map(|idle| idle_out(reply.now, idle)).collect(),

@@ -1,121 +1,84 @@
 //! The records of `Move`.
 
-use super::super::{
-    encoding::{
-        FORMAT, Read as ReadResult, Unreadable::Damaged, open, put_text, put_u48, put_u64, seal,
-    },
-    records,
-    select::DeadEntry,
-    state_changes::Changes,
-};
-use crate::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{
-        SkipReason, StoreError,
-        storage::{Entry, Index, Member, Read, Reads, RecordKey, Table},
-    },
-};
+use super::super::answers::{ask, numbered};
+use super::super::encoding::Unreadable::Damaged;
+use super::super::encoding::{FORMAT, Read as ReadResult, open, put_text, put_u48, put_u64, seal};
+use super::super::records::read_if;
+use super::super::requests::expiry;
+use super::super::state_changes::Changes;
+use crate::domain::{QueueName, Timestamp};
+use crate::queue::SkipReason;
+use crate::store::Result;
+use crate::store::storage::{Entry, Index, Reads, RecordKey, Table};
 use bytes::Bytes;
 
-/// What a record of `Move` says. At the source it has the job's number there as its key, and at the target the same one.
+/// A record of `Move`. At the source it has the job's number there as its key, and at the target the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MoveRecord {
-    /// At the source: it is bound for this queue.
-    Begun(Begun),
-    /// At the source: it has left for this queue.
-    Left { to: QueueName, until: Timestamp },
-    /// At the target: it has arrived from this queue.
-    Arrived { from: QueueName, until: Timestamp },
-    /// At the target: it could not arrive from this queue.
-    Refused { from: QueueName, reason: SkipReason, until: Timestamp },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
-    pub(super) to: QueueName,
-    pub(super) keep_attempts: bool,
-    /// The dead letter that it is.
-    pub(super) overflow: bool,
-    pub(super) death: u64,
-    /// From then on the sweep completes it.
+pub(in crate::queue) struct MoveRecord {
+    /// At the source where it goes, at the target where it comes from.
+    pub(super) other: QueueName,
+    /// From then on the sweep completes what has begun, or removes the record.
     pub(super) due: Timestamp,
+    pub(in crate::queue) step: Step,
 }
 
-impl Begun {
-    pub(super) fn letter(&self, number: u64) -> DeadEntry {
-        let index = if self.overflow { Index::Overflow } else { Index::Dead };
-        DeadEntry { index, death: self.death, number }
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::queue) enum Step {
+    /// At the source: it is bound for the other queue. With the dead letter that it is.
+    Begun { keep_attempts: bool, index: Index, death: u64 },
+    /// At the source: it has left.
+    Left,
+    /// At the target: it has arrived.
+    Arrived,
+    /// At the target: it could not arrive.
+    Refused(SkipReason),
 }
 
 impl MoveRecord {
     fn bytes(&self) -> Bytes {
+        let code = match self.step {
+            Step::Begun { .. } => 1,
+            Step::Left => 2,
+            Step::Arrived => 3,
+            Step::Refused(_) => 4,
+        };
         let mut out = Vec::with_capacity(64);
-        out.push(FORMAT);
-        match self {
-            Self::Begun(begun) => {
-                out.push(1);
-                put_u48(&mut out, begun.due.millis());
-                put_text(&mut out, begun.to.as_str());
-                out.push(u8::from(begun.keep_attempts) | u8::from(begun.overflow) << 1);
-                put_u64(&mut out, begun.death);
+        out.extend_from_slice(&[FORMAT, code]);
+        put_u48(&mut out, self.due.millis());
+        put_text(&mut out, self.other.as_str());
+        match self.step {
+            Step::Begun { keep_attempts, index, death } => {
+                out.push(u8::from(keep_attempts) | u8::from(index == Index::Overflow) << 1);
+                put_u64(&mut out, death);
             }
-            Self::Left { to, until } => {
-                out.push(2);
-                put_u48(&mut out, until.millis());
-                put_text(&mut out, to.as_str());
-            }
-            Self::Arrived { from, until } => {
-                out.push(3);
-                put_u48(&mut out, until.millis());
-                put_text(&mut out, from.as_str());
-            }
-            Self::Refused { from, reason, until } => {
-                out.push(4);
-                put_u48(&mut out, until.millis());
-                put_text(&mut out, from.as_str());
-                out.push(u8::from(*reason == SkipReason::KeyTaken));
-            }
+            Step::Refused(reason) => out.push(u8::from(reason == SkipReason::KeyTaken)),
+            Step::Left | Step::Arrived => {}
         }
         seal(out).into()
     }
 
     pub(super) fn read(record: &[u8]) -> ReadResult<Self> {
         let mut read = open(record)?;
-        let kind = read.u8()?;
-        let until = Timestamp::from_millis(read.u48()?);
-        let queue = QueueName::parse(&read.text()?).ok_or(Damaged)?;
-        Ok(match kind {
+        let code = read.u8()?;
+        let due = Timestamp::from_millis(read.u48()?);
+        let other = QueueName::parse(&read.text()?).ok_or(Damaged)?;
+        let step = match code {
             1 => {
                 let flags = read.u8()?;
-                Self::Begun(Begun {
-                    to: queue,
-                    keep_attempts: flags & 1 != 0,
-                    overflow: flags & 2 != 0,
-                    death: read.u64()?,
-                    due: until,
-                })
+                let index = if flags & 2 != 0 { Index::Overflow } else { Index::Dead };
+                Step::Begun { keep_attempts: flags & 1 != 0, index, death: read.u64()? }
             }
-            2 => Self::Left { to: queue, until },
-            3 => Self::Arrived { from: queue, until },
-            4 => {
-                let reason =
-                    if read.u8()? == 1 { SkipReason::KeyTaken } else { SkipReason::IdTaken };
-                Self::Refused { from: queue, reason, until }
-            }
+            2 => Step::Left,
+            3 => Step::Arrived,
+            4 => Step::Refused(if read.u8()? == 1 { SkipReason::KeyTaken } else { SkipReason::IdTaken }),
             _ => return Err(Damaged),
-        })
+        };
+        Ok(Self { other, due, step })
     }
 
     /// Its entry in `Expires`.
     pub(super) fn entry(&self, number: u64) -> Entry {
-        let at = match self {
-            Self::Begun(begun) => begun.due,
-            Self::Left { until, .. }
-            | Self::Arrived { until, .. }
-            | Self::Refused { until, .. } => *until,
-        };
-        Entry { score: at.millis(), member: Member::Record(Table::Move, RecordKey::Number(number)) }
+        expiry(Table::Move, RecordKey::Number(number), self.due)
     }
 
     /// In place of `before`.
@@ -135,35 +98,25 @@ impl MoveRecord {
 
 /// The records of these moves as they are in a queue; none where there is none, or a damaged one.
 pub(super) async fn moves<S: Reads>(
-    store: &mut S,
-    queue: &QueueName,
-    numbers: impl Iterator<Item = u64>,
-) -> Result<Vec<Option<(MoveRecord, Bytes)>>, StoreError> {
-    let reads: Vec<_> =
-        numbers.map(|number| Read::Record(Table::Move, RecordKey::Number(number))).collect();
-    let Some(found) = store.read(queue, &reads).await? else {
-        return Ok(vec![None; reads.len()]);
-    };
-    found.into_iter().map(|found| read_move(found.record())).collect()
+    store: &mut S, queue: &QueueName, numbers: &[u64],
+) -> Result<Vec<Option<(MoveRecord, Bytes)>>> {
+    let reads: Vec<_> = numbers.iter().map(|number| numbered(Table::Move, *number)).collect();
+    let mut found = ask(store, queue, &reads).await?;
+    numbers.iter().map(|_| read_move(found.record())).collect()
 }
 
-pub(super) fn read_move(record: Option<Bytes>) -> Result<Option<(MoveRecord, Bytes)>, StoreError> {
-    let Some(bytes) = record else { return Ok(None) };
-    Ok(records::readable(MoveRecord::read(&bytes))?.map(|record| (record, bytes)))
+pub(in crate::queue) fn read_move(record: Option<Bytes>) -> Result<Option<(MoveRecord, Bytes)>> {
+    Ok(read_if(record.as_ref(), MoveRecord::read)?.zip(record))
 }
 
 /// Whether a dead letter of this queue is already in the one that it is bound for: then it is to be seen there alone. `record`:
 /// of `Move` under its number here.
-pub(crate) async fn is_moved_away<S: Reads>(
-    store: &mut S,
-    number: u64,
-    record: &Bytes,
-) -> Result<bool, StoreError> {
-    let Some(MoveRecord::Begun(begun)) = records::readable(MoveRecord::read(record))? else {
+pub(crate) async fn is_moved_away<S: Reads>(store: &mut S, number: u64, record: &Bytes) -> Result<bool> {
+    let Some(MoveRecord { other, step: Step::Begun { .. }, .. }) = read_if(Some(record), MoveRecord::read)? else {
         return Ok(false);
     };
-    let mark = moves(store, &begun.to, std::iter::once(number)).await?;
-    Ok(matches!(mark.first(), Some(Some((MoveRecord::Arrived { .. }, _)))))
+    let mark = moves(store, &other, &[number]).await?;
+    Ok(matches!(&mark[..], [Some((mark, _))] if mark.step == Step::Arrived))
 }
 
 #[cfg(test)]
@@ -172,21 +125,18 @@ mod tests {
 
     #[test]
     fn records_of_moves_read_back() {
-        let queue = || QueueName::parse("other").unwrap();
-        let at = Timestamp::from_millis(1_800_000_000_000);
-        let begun = Begun { to: queue(), keep_attempts: true, overflow: false, death: 7, due: at };
-        let refused = |reason| MoveRecord::Refused { from: queue(), reason, until: at };
-        for record in [
-            MoveRecord::Begun(Begun { keep_attempts: false, overflow: true, ..begun.clone() }),
-            MoveRecord::Begun(begun),
-            MoveRecord::Left { to: queue(), until: at },
-            MoveRecord::Arrived { from: queue(), until: at },
-            refused(SkipReason::IdTaken),
-            refused(SkipReason::KeyTaken),
+        let due = Timestamp::from_millis(1_800_000_000_000);
+        for step in [
+            Step::Begun { keep_attempts: true, index: Index::Dead, death: 7 },
+            Step::Begun { keep_attempts: false, index: Index::Overflow, death: 7 },
+            Step::Left,
+            Step::Arrived,
+            Step::Refused(SkipReason::IdTaken),
+            Step::Refused(SkipReason::KeyTaken),
         ] {
-            let bytes = record.bytes();
-            assert_eq!(record.entry(9).score, at.millis());
-            assert_eq!(MoveRecord::read(&bytes), Ok(record));
+            let record = MoveRecord { other: QueueName::parse("other").unwrap(), due, step };
+            assert_eq!(record.entry(9).score, due.millis());
+            assert_eq!(MoveRecord::read(&record.bytes()), Ok(record));
         }
         assert_eq!(MoveRecord::read(b""), Err(Damaged));
     }

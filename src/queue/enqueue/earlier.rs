@@ -1,49 +1,38 @@
 //! What the fences of a batch found: jobs that are there already under the same id or key, and how many find room.
 
 use super::{Adding, Answer, item::Item};
-use crate::{
-    domain::{
-        ids::JobId,
-        job::{Sameness, State},
-        time::Timestamp,
-    },
-    queue::{
-        find::{self, Located},
-        records,
-    },
-    store::{
-        Enqueued, Refused, StoreError,
-        storage::{Batch, Fence, Found, Member, Read, RecordKey, Storage, Table, Was, flag},
-    },
-};
+use crate::domain::{JobId, Sameness, State};
+use crate::queue::Enqueued;
+use crate::queue::answers::ask_record;
+use crate::queue::find::{self, Located};
+use crate::queue::records;
+use crate::queue::refusal::Refusal;
+use crate::queue::state_changes::FoundKey;
+use crate::store::Result;
+use crate::store::storage::{Batch, Entry, Fence, Member, RecordKey, Storage, Table, Was};
 use bytes::Bytes;
 use std::collections::HashMap;
 
 impl<S: Storage> Adding<'_, '_, S> {
     /// Answers those that are there already or find no room; the others come back.
     pub(super) async fn resolve(
-        &mut self,
-        items: Vec<Item>,
-        batch: &Batch,
-        fences: &[usize],
-        failed: Vec<(usize, Was)>,
-    ) -> Result<Vec<Item>, StoreError> {
+        &mut self, items: Vec<Item>, batch: &Batch, fences: &[usize], failed: Vec<(usize, Was)>,
+    ) -> Result<Vec<Item>> {
         let mut depth = None;
         let mut found: HashMap<usize, Taken> = HashMap::new();
         for (fence, was) in failed {
             let of = fences.partition_point(|first| *first <= fence).saturating_sub(1);
             match (&batch.fences[fence], was) {
                 (Fence::Room { .. }, Was::Len(len)) => depth = Some(len),
-                (Fence::Absent(Table::Job, _), Was::Record(record)) if fence == fences[of] => {
-                    found.entry(of).or_default().job = record;
+                (of_fence, Was::Record(record)) => {
+                    let taken = found.entry(of).or_default();
+                    match of_fence {
+                        Fence::Absent(Table::Job, _) if fence == fences[of] => taken.job = record,
+                        Fence::Absent(Table::Job, _) => taken.number_in_id = record,
+                        Fence::Absent(Table::Id, _) => taken.id = record,
+                        _ => taken.key = Some(record),
+                    }
                 }
-                (Fence::Absent(Table::Job, _), Was::Record(record)) => {
-                    found.entry(of).or_default().number_in_id = record;
-                }
-                (Fence::Absent(Table::Id, _), Was::Record(record)) => {
-                    found.entry(of).or_default().id = record;
-                }
-                (_, Was::Record(record)) => found.entry(of).or_default().key = Some(record),
                 _ => {}
             }
         }
@@ -63,14 +52,14 @@ impl<S: Storage> Adding<'_, '_, S> {
         if let (Some(depth), Some(limit)) = (depth, self.limit) {
             let room = usize::try_from(limit.saturating_sub(depth)).unwrap_or(usize::MAX);
             for item in left.drain(room.min(left.len())..) {
-                self.answers[item.at] = Some(Err(Refused::QueueFull { limit }));
+                self.answers[item.at] = Some(Err(Refusal::QueueFull { limit }));
             }
         }
         Ok(left)
     }
 
     /// What follows for one job from what is there already.
-    async fn decide(&mut self, item: &mut Item, taken: Taken) -> Result<Decision, StoreError> {
+    async fn decide(&mut self, item: &mut Item, taken: Taken) -> Result<Decision> {
         if taken.job.as_ref() == Some(&item.record.record) {
             // The batch was applied before, and its answer was lost.
             return Ok(Decision::Answer(item.added()));
@@ -81,7 +70,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             None => self.earlier_by_number(item, &taken, &sameness).await?,
         };
         let by_key = match &taken.key {
-            Some(record) => earlier_by_key(item, record.as_ref(), &sameness, self.now)?,
+            Some(record) => self.earlier_by_key(item, record.clone(), &sameness).await?,
             None => None,
         };
         match earlier(item, by_id, by_key) {
@@ -91,11 +80,26 @@ impl<S: Storage> Adding<'_, '_, S> {
         }
     }
 
-    async fn number_taken(
-        &mut self,
-        item: &mut Item,
-        taken: &Taken,
-    ) -> Result<Decision, StoreError> {
+    /// `None`: it is free, and the item takes it.
+    async fn earlier_by_key(
+        &mut self, item: &mut Item, record: Option<Bytes>, sameness: &Sameness,
+    ) -> Result<Option<Earlier>> {
+        item.finished_key = None;
+        let Some(bytes) = record else { return Ok(None) };
+        let Some(record) = records::readable(records::read_key(&bytes))? else {
+            return Ok(Some(Earlier { number: 0, id: item.spec.id.clone(), same: false }));
+        };
+        let held = record.until > self.now
+            || find::not_done(self.store, &self.queue, &[record.number]).await?.contains(&record.number);
+        if held {
+            let same = record.sameness == *sameness;
+            return Ok(Some(Earlier { number: record.number, id: record.id, same }));
+        }
+        item.finished_key = Some(FoundKey { bytes, record });
+        Ok(None)
+    }
+
+    async fn number_taken(&mut self, item: &mut Item, taken: &Taken) -> Result<Decision> {
         if taken.job.is_some() {
             let number = self.store.numbers(1).await?.start;
             item.renumber(number, self.now, self.cx);
@@ -105,11 +109,8 @@ impl<S: Storage> Adding<'_, '_, S> {
 
     /// A job whose id holds its own number has no record in `Id`.
     async fn earlier_by_number(
-        &mut self,
-        item: &mut Item,
-        taken: &Taken,
-        sameness: &Sameness,
-    ) -> Result<Option<Earlier>, StoreError> {
+        &mut self, item: &mut Item, taken: &Taken, sameness: &Sameness,
+    ) -> Result<Option<Earlier>> {
         let Some(number) = item.spec.id.number().filter(|_| item.own_id) else { return Ok(None) };
         let found = if number == item.number { &taken.job } else { &taken.number_in_id };
         let Some(found) = found else { return Ok(None) };
@@ -118,55 +119,40 @@ impl<S: Storage> Adding<'_, '_, S> {
             return Ok(None);
         }
         let same = self.sameness_of(number, found).await?.as_ref() == Some(sameness);
-        Ok(Some(Earlier { number, id: item.spec.id.clone(), same, finished: false }))
+        Ok(Some(Earlier { number, id: item.spec.id.clone(), same }))
     }
 
-    async fn sameness_of(
-        &mut self,
-        number: u64,
-        job: &Bytes,
-    ) -> Result<Option<Sameness>, StoreError> {
-        let body = match records::traits(job) & flag::BODY {
-            0 => None,
-            _ => {
-                let read = Read::Record(Table::Body, RecordKey::Number(number));
-                let found = self.store.read(&self.queue, &[read]).await?.unwrap_or_default();
-                found.into_iter().next().and_then(Found::record)
-            }
+    async fn sameness_of(&mut self, number: u64, job: &Bytes) -> Result<Option<Sameness>> {
+        let body = match records::is_apart(job) {
+            true => ask_record(self.store, &self.queue, Table::Body, RecordKey::Number(number)).await?,
+            false => None,
         };
         let spec = records::readable(records::read_job_unchecked(job, body.as_ref()))?;
         Ok(spec.map(|spec| spec.sameness()))
     }
 
     /// The answers of those that are there already: `(place in the call, the earlier job)`.
-    async fn answer_earlier(&mut self, earlier: Vec<(usize, Earlier)>) -> Result<(), StoreError> {
+    async fn answer_earlier(&mut self, earlier: Vec<(usize, Earlier)>) -> Result<()> {
         if earlier.is_empty() {
             return Ok(());
         }
-        let numbers: Vec<_> = earlier
-            .iter()
-            .filter(|(_, earlier)| !earlier.finished)
-            .map(|(_, earlier)| earlier.number)
-            .collect();
-        let located = find::locate_all(self.store, &self.queue, &numbers).await?;
-        let mut located = located.into_iter();
+        let numbers: Vec<_> = earlier.iter().map(|(_, earlier)| earlier.number).collect();
+        let mut located = find::locate_all(self.store, &self.queue, &numbers).await?.into_iter();
         for (at, earlier) in earlier {
-            let located = if earlier.finished { None } else { located.next().flatten() };
-            let (state, run_at) = located.map_or((State::Completed, None), |it| state_of(&it));
-            let answer = Enqueued { id: earlier.id, deduplicated: true, state, run_at };
-            self.answers[at] = Some(Ok(answer));
+            // A key may outlive its job.
+            let located = located.next().flatten();
+            let state = located.as_ref().map_or(State::Completed, |located| find::state_of(located.index));
+            // When it became or becomes ready, while it waits.
+            let run_at = match located {
+                Some(Located { entry: Entry { member: Member::Position(position), .. }, .. }) => {
+                    Some(position.ready_at)
+                }
+                _ => None,
+            };
+            self.answers[at] = Some(Ok(Enqueued { id: earlier.id, deduplicated: true, state, run_at }));
         }
         Ok(())
     }
-}
-
-/// And when it became or becomes ready, while it waits.
-fn state_of(located: &Located) -> (State, Option<Timestamp>) {
-    let run_at = match located.entry.member {
-        Member::Position(position) => Some(position.ready_at),
-        _ => None,
-    };
-    (find::state_of(located.index), run_at)
 }
 
 /// What the fences of one job found.
@@ -193,59 +179,24 @@ struct Earlier {
     number: u64,
     id: JobId,
     same: bool,
-    /// Its key outlives it.
-    finished: bool,
 }
 
 /// A record that cannot be read belongs to a job that cannot be shown to be the same.
-fn earlier_by_id(item: &Item, record: &Bytes, sameness: &Sameness) -> Result<Earlier, StoreError> {
+fn earlier_by_id(item: &Item, record: &Bytes, sameness: &Sameness) -> Result<Earlier> {
     let found = records::readable(records::read_id(record))?;
     let number = found.as_ref().map_or(0, |found| found.number);
     let same = found.is_some_and(|found| found.sameness == *sameness);
-    Ok(Earlier { number, id: item.spec.id.clone(), same, finished: false })
-}
-
-/// `None`: it is free, and the item takes it.
-fn earlier_by_key(
-    item: &mut Item,
-    record: Option<&Bytes>,
-    sameness: &Sameness,
-    now: Timestamp,
-) -> Result<Option<Earlier>, StoreError> {
-    item.finished_key = None;
-    let Some(record) = record else { return Ok(None) };
-    let Some(found) = records::readable(records::read_key(record))? else {
-        return Ok(Some(Earlier {
-            number: 0,
-            id: item.spec.id.clone(),
-            same: false,
-            finished: false,
-        }));
-    };
-    if let Some(free_at) = found.free_at.filter(|free_at| *free_at <= now) {
-        item.finished_key = Some((record.clone(), free_at));
-        return Ok(None);
-    }
-    let (same, finished) = (found.sameness == *sameness, found.free_at.is_some());
-    Ok(Some(Earlier { number: found.number, id: found.id, same, finished }))
+    Ok(Earlier { number, id: item.spec.id.clone(), same })
 }
 
 /// The job that has the id or the key already; a refusal if that is a different job.
-fn earlier(
-    item: &Item,
-    by_id: Option<Earlier>,
-    by_key: Option<Earlier>,
-) -> Result<Option<Earlier>, Refused> {
+fn earlier(item: &Item, by_id: Option<Earlier>, by_key: Option<Earlier>) -> Result<Option<Earlier>, Refusal> {
     match (by_id, by_key) {
-        (Some(by_id), _) if !by_id.same => Err(Refused::IdTaken),
-        (_, Some(by_key)) if !by_key.same => Err(Refused::KeyTaken),
-        (Some(by_id), Some(by_key)) if by_id.number != by_key.number => {
-            Err(Refused::IdAndKeyDiffer)
-        }
+        (Some(by_id), _) if !by_id.same => Err(Refusal::IdTaken),
+        (_, Some(by_key)) if !by_key.same => Err(Refusal::KeyTaken),
+        (Some(by_id), Some(by_key)) if by_id.number != by_key.number => Err(Refusal::IdAndKeyDiffer),
         // The key's job has another id than the one asked for.
-        (None, Some(by_key)) if item.own_id && item.spec.id != by_key.id => {
-            Err(Refused::IdAndKeyDiffer)
-        }
+        (None, Some(by_key)) if item.own_id && item.spec.id != by_key.id => Err(Refusal::IdAndKeyDiffer),
         (_, Some(by_key)) => Ok(Some(by_key)),
         (by_id, None) => Ok(by_id),
     }

@@ -1,28 +1,15 @@
 //! A job as it is to be written, and the jobs of one batch.
 
 use super::{Answer, BATCH_BYTES, BATCH_JOBS, Incoming};
-use crate::{
-    domain::{
-        ids::JobId,
-        job::{Sameness, Spec, State},
-        time::Timestamp,
-    },
-    queue::{
-        context::CallContext,
-        encoding::Unknown,
-        records::{self, IdRecord, JobRecord, KeyRecord},
-        state_changes::Changes,
-    },
-    store::{
-        Enqueued,
-        storage::{Fence, RecordKey, Table, flag},
-    },
-};
-use bytes::Bytes;
-use std::{
-    collections::{HashMap, HashSet},
-    ops::Range,
-};
+use crate::domain::{JobId, Sameness, Spec, State, Timestamp};
+use crate::queue::Enqueued;
+use crate::queue::context::CallContext;
+use crate::queue::encoding::Unknown;
+use crate::queue::records::{self, IdRecord, JobRecord, KeyRecord};
+use crate::queue::state_changes::{Changes, FoundKey};
+use crate::store::storage::{Fence, RecordKey, Table, flag};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// A job as it is to be written.
 pub(super) struct Item {
@@ -36,25 +23,25 @@ pub(super) struct Item {
     pub(super) own_id: bool,
     pub(super) sameness: Option<Sameness>,
     pub(super) record: JobRecord,
-    /// Its key belonged to a job that is done and whose time is over: this is the record of the key.
-    pub(super) finished_key: Option<(Bytes, Timestamp)>,
+    /// How long its key is held at least.
+    key_until: Timestamp,
+    /// Its key belonged to a job that is done and whose time is over.
+    pub(super) finished_key: Option<FoundKey>,
     /// Its own id holds the number of another job, which has another id.
     pub(super) number_in_id_is_another: bool,
 }
 
 impl Item {
-    pub(super) fn new(
-        at: usize,
-        number: u64,
-        incoming: Incoming,
-        now: Timestamp,
-        cx: &mut CallContext<'_>,
-    ) -> Self {
+    pub(super) fn new(at: usize, number: u64, incoming: Incoming, now: Timestamp, cx: &mut CallContext<'_>) -> Self {
         let bytes = incoming.bytes();
         let Incoming { mut job, sameness } = incoming;
         let own_id = job.id.take();
         let is_own = own_id.is_some();
-        let id = own_id.unwrap_or_else(|| JobId::make(now, number, cx.rng.roll()));
+        let id = own_id.unwrap_or_else(|| JobId::make(now, number, cx.rng.next_u64()));
+        let key_until = match &job.key {
+            Some(_) => now.after(cx.settings.queue(&job.queue).key_retention),
+            None => now,
+        };
         let (spec, state) = job.admit(now, id);
         let record = records::job(&spec, number, sameness.as_ref(), &Unknown::default());
         Self {
@@ -66,6 +53,7 @@ impl Item {
             own_id: is_own,
             sameness,
             record,
+            key_until,
             finished_key: None,
             number_in_id_is_another: false,
         }
@@ -75,7 +63,7 @@ impl Item {
     pub(super) fn renumber(&mut self, number: u64, now: Timestamp, cx: &mut CallContext<'_>) {
         self.number = number;
         if !self.own_id {
-            self.spec.id = JobId::make(now, number, cx.rng.roll());
+            self.spec.id = JobId::make(now, number, cx.rng.next_u64());
         }
         let sameness = self.sameness.as_ref();
         self.record = records::job(&self.spec, number, sameness, &Unknown::default());
@@ -83,8 +71,7 @@ impl Item {
 
     /// The job that its own id would name if a server had made it.
     fn number_in_id(&self) -> Option<u64> {
-        let number =
-            self.spec.id.number().filter(|_| self.own_id && !self.number_in_id_is_another)?;
+        let number = self.spec.id.number().filter(|_| self.own_id && !self.number_in_id_is_another)?;
         (number != self.number).then_some(number)
     }
 
@@ -124,14 +111,9 @@ impl Item {
             changes.fence(Fence::Absent(Table::Job, RecordKey::Number(number)));
         }
         if let Some(key) = &self.spec.key {
-            let name = RecordKey::Text(key.as_str().into());
-            let id = self.spec.id.clone();
-            let record = records::key(&KeyRecord { number, free_at: None, sameness, id });
-            match &self.finished_key {
-                Some((found, free_at)) => changes.take_finished_key(key, found, *free_at),
-                None => changes.fence(Fence::Absent(Table::Key, name.clone())),
-            }
-            changes.put(Table::Key, name, record);
+            let (until, id) = (self.key_until, self.spec.id.clone());
+            let record = KeyRecord { number, until, at: until, sameness, id };
+            changes.take_key(key, self.finished_key.as_ref(), &record);
         }
     }
 }

@@ -1,14 +1,12 @@
 //! A store in memory: calls run where they are made.
 
-use crate::{
-    domain::time::Timestamp,
-    queue::{self, Call, CallContext, Host, Notifier, Queues, Reply, StoreLimits, View, Viewed},
-    store::{Health, Listener, StoreError, memory::MemoryStorage, storage::Reads},
-};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use crate::domain::Timestamp;
+use crate::queue::{self, Call, Host, Notifier, Queues, Reply, Setup, StoreLimits, View, Viewed};
+use crate::store::memory::MemoryStorage;
+use crate::store::storage::Reads;
+use crate::store::{Health, Result, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A store whose jobs live as long as its storage.
 pub type MemoryStore = Queues<MemoryHost>;
@@ -21,26 +19,17 @@ pub struct MemoryHost {
 }
 
 impl MemoryStore {
-    pub async fn open_memory(
-        storage: MemoryStorage,
-        limits: StoreLimits,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Self, StoreError> {
+    pub async fn open_memory(storage: MemoryStorage, limits: StoreLimits, setup: Setup) -> Result<Self> {
         let clock = storage.clone();
-        let notifier = queue::notifier(listener, move || clock.now())
-            .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let host = MemoryHost {
-            storage,
-            notifier: notifier.clone(),
-            limits,
-            closed: AtomicBool::new(false),
-        };
+        let notifier =
+            queue::notifier(setup, move || clock.now()).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let host = MemoryHost { storage, notifier: notifier.clone(), limits, closed: AtomicBool::new(false) };
         Self::open(host, notifier).await
     }
 }
 
 impl MemoryHost {
-    fn is_open(&self) -> Result<(), StoreError> {
+    fn is_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::Unavailable("the store is closed".into()));
         }
@@ -53,22 +42,21 @@ impl Host for MemoryHost {
         self.storage.now()
     }
 
-    fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError> {
+    fn submit(&self, call: Call, reply: Reply) -> Result<()> {
         self.is_open()?;
         let (mut storage, limits) = (self.storage.clone(), self.limits);
         let notifier = self.notifier.clone();
         // A task, as on other engines: subscribers are not called on the caller's stack.
         tokio::spawn(async move {
-            let memory = notifier.memory();
-            let mut cx = CallContext::new(call.settings, call.seed, memory, limits);
+            let mut cx = notifier.context(call.settings, call.seed, limits);
             let answer = queue::run(&mut storage, &mut cx, call.verb).await;
-            notifier.tell(cx.events);
+            notifier.publish(cx.events);
             reply.send(answer);
         });
         Ok(())
     }
 
-    async fn view(&self, view: View) -> Result<Viewed, StoreError> {
+    async fn view(&self, view: View) -> Result<Viewed> {
         self.is_open()?;
         queue::view(&mut self.storage.clone(), view).await
     }
@@ -78,14 +66,6 @@ impl Host for MemoryHost {
             Ok(()) => Health::Well,
             Err(error) => Health::Stopped(error.to_string()),
         }
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn outages(&self) -> u64 {
-        0
     }
 
     async fn close(&self) {

@@ -1,27 +1,16 @@
 //! A store on Redis: every call is a task, and settlements that wait for the same queue are joined into one.
 
-use crate::{
-    domain::{ids::QueueName, lease::Lease, limits::Limits, settings::Settings, time::Timestamp},
-    env::Clock,
-    queue::{
-        self, Call, CallContext, Event, Host, Notifier, Queues, Reply, StoreLimits, Verb, View,
-        Viewed,
-    },
-    store::{
-        Health, Listener, Settlements, StoreError, Unanswered,
-        redis::{Hint, OpenError, Options, RedisStorage, Subscription},
-        storage::Reads,
-    },
-};
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
-};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError},
-    task::AbortHandle,
-};
+use crate::domain::{Lease, QueueName, Settings, Timestamp};
+use crate::env::Clock;
+use crate::queue::Settlements;
+use crate::queue::{self, Call, Event, Host, Notifier, Queues, Reply, Setup, StoreLimits, Verb, View, Viewed};
+use crate::store::redis::{Hint, OpenError, Options, RedisStorage, Task, lock};
+use crate::store::storage::Reads;
+use crate::store::{Health, Result, StoreError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 /// Calls at the same time; more are refused as overload.
 const CALLS_MAX: u32 = 16_384;
@@ -41,8 +30,8 @@ pub type RedisStore = Queues<RedisHost>;
 
 pub struct RedisHost {
     shared: Arc<Shared>,
-    _subscription: Option<Subscription>,
-    _looking: Option<Looking>,
+    /// The subscription to hints of other servers, and the looks at their queues.
+    _watch: Option<[Task; 2]>,
 }
 
 struct Shared {
@@ -51,8 +40,6 @@ struct Shared {
     limits: StoreLimits,
     calls: Arc<Semaphore>,
     joins: Mutex<HashMap<(QueueName, bool), Joins>>,
-    /// As the last call brought them; the other servers hear of them.
-    settings: Mutex<Weak<Settings>>,
 }
 
 /// Settlements of one queue.
@@ -68,48 +55,25 @@ struct Waiting {
     permit: OwnedSemaphorePermit,
 }
 
-struct Looking(AbortHandle);
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl RedisStore {
-    /// `watch`: hears what other servers do, and looks at the queues now and then.
+    /// `watch`: subscribes to what other servers do, and looks at the queues now and then.
     pub async fn open_redis(
-        options: Options,
-        max_queues: usize,
-        watch: bool,
-        clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
+        options: Options, max_queues: usize, watch: bool, clock: Arc<dyn Clock>, setup: Setup,
     ) -> Result<Self, OpenError> {
         let storage = RedisStorage::open(options, clock).await?;
         let clock = storage.clone();
-        let refused = |error: String| OpenError::Refused(error);
-        let notifier = queue::notifier(listener, move || clock.now())
-            .map_err(|error| refused(error.to_string()))?;
+        let notifier = queue::notifier(setup, move || clock.now());
+        let notifier = notifier.map_err(|error| OpenError::Refused(error.to_string()))?;
         let shared = Arc::new(Shared {
             storage,
             notifier: notifier.clone(),
             limits: StoreLimits { queues: max_queues, leases: usize::MAX },
             calls: Arc::new(Semaphore::new(CALLS_MAX as usize)),
             joins: Mutex::default(),
-            settings: Mutex::default(),
         });
-        let subscription = watch.then(|| shared.subscribe());
-        let looking = watch.then(|| Looking(tokio::spawn(look(shared.clone())).abort_handle()));
-        let host = RedisHost { shared, _subscription: subscription, _looking: looking };
-        Self::open(host, notifier).await.map_err(|error| refused(error.to_string()))
-    }
-
-    pub async fn open_with_limits(
-        options: Options,
-        clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Self, OpenError> {
-        Self::open_redis(options, Limits::default().queues, true, clock, listener).await
+        let watch = watch.then(|| [shared.subscribe(), Task::spawn(look(shared.clone()))]);
+        let host = RedisHost { shared, _watch: watch };
+        Self::open(host, notifier).await.map_err(|error| OpenError::Refused(error.to_string()))
     }
 
     pub fn storage(&self) -> &RedisStorage {
@@ -123,53 +87,35 @@ impl RedisStore {
 }
 
 impl Shared {
-    fn joins(&self) -> MutexGuard<'_, HashMap<(QueueName, bool), Joins>> {
-        self.joins.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The other servers are told of the settings that this one uses.
-    fn follow(&self, settings: &Arc<Settings>) {
-        let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Arc::downgrade(settings);
-        self.storage.join(settings.digest());
-    }
-
-    fn permit(&self) -> Result<OwnedSemaphorePermit, StoreError> {
+    fn permit(&self) -> Result<OwnedSemaphorePermit> {
         self.calls.clone().try_acquire_owned().map_err(|error| match error {
-            TryAcquireError::NoPermits => {
-                StoreError::Overloaded(format!("{CALLS_MAX} calls wait for Redis"))
-            }
+            TryAcquireError::NoPermits => StoreError::Overloaded(format!("{CALLS_MAX} calls wait for Redis")),
             TryAcquireError::Closed => StoreError::Unavailable("the store is closed".into()),
         })
     }
 
-    async fn run(
-        &self,
-        settings: Arc<Settings>,
-        seed: u64,
-        verb: Verb,
-    ) -> Result<queue::Answer, StoreError> {
+    async fn run(&self, settings: Arc<Settings>, seed: u64, verb: Verb) -> Result<queue::Answer> {
         let mut storage = self.storage.clone();
-        let mut cx = CallContext::new(settings, seed, self.notifier.memory(), self.limits);
-        let (confirmed, request_id) = (Confirmed::of(&verb), request_id(&verb));
+        let mut cx = self.notifier.context(settings, seed, self.limits);
+        let spoken_of = spoken_of(&verb);
+        let request_id = if let Verb::Claim(claim) = &verb { claim.request_id.clone() } else { String::new() };
         let mut answer = queue::run(&mut storage, &mut cx, verb).await;
         if answer.is_ok()
-            && let Err(error) = storage.confirm_reads(|queue| confirmed.has(queue)).await
+            && let Err(error) =
+                storage.confirm_reads(|queue| spoken_of.as_ref().is_none_or(|all| all.contains(queue))).await
+            && let Ok(queue::Answer::Claim(Some(mut claimed))) = std::mem::replace(&mut answer, Err(error))
         {
-            if let Ok(queue::Answer::Claim(Some(claimed))) = &answer {
-                let claim = Unanswered::new(&claimed.jobs, claimed.answer, &request_id);
-                self.notifier.undelivered(claim, claimed.now);
-            }
-            answer = Err(error);
+            // Dropped here, its jobs return.
+            claimed.guard(&request_id, &self.notifier);
         }
         for event in &cx.events {
             if let Event::CancelRequested(lease) = event {
                 // Its worker may wait at another server; a message that is lost is made up for by the next Extend.
                 let token = lease.to_string();
-                drop(self.storage.publish(&lease.queue, token.as_bytes()).await);
+                log_failure("a hint of a cancellation", self.storage.publish(&lease.queue, token.as_bytes()).await);
             }
         }
-        self.notifier.tell(cx.events);
+        self.notifier.publish(cx.events);
         answer
     }
 
@@ -184,7 +130,7 @@ impl Shared {
     }
 
     fn settle(self: &Arc<Self>, key: (QueueName, bool), waiting: Waiting) {
-        let mut joins = self.joins();
+        let mut joins = lock(&self.joins);
         let join = joins.entry(key.clone()).or_default();
         let most = if key.1 { NACKS_AT_ONCE } else { ACKS_AT_ONCE };
         join.waiting.push(waiting);
@@ -197,7 +143,7 @@ impl Shared {
 
     /// As many of the settlements that wait as are joined. None: nothing waits.
     fn next_joined(&self, key: &(QueueName, bool)) -> Option<Vec<Waiting>> {
-        let mut joins = self.joins();
+        let mut joins = lock(&self.joins);
         let join = joins.get_mut(key)?;
         if join.waiting.is_empty() {
             join.running -= 1;
@@ -213,92 +159,53 @@ impl Shared {
             bytes += waiting.call.bytes();
             before == 0 || items <= JOINED_MAX && bytes <= JOINED_BYTES_MAX
         };
-        let first = join.waiting.iter().map(fits).take_while(|fits| *fits).count();
-        let same = {
-            let settings = &join.waiting[0].call.settings;
-            join.waiting
-                .iter()
-                .take(first)
-                .take_while(|waiting| Arc::ptr_eq(&waiting.call.settings, settings))
-                .count()
-        };
-        Some(join.waiting.drain(..same).collect())
+        let settings = &join.waiting[0].call.settings;
+        let same = |waiting: &&Waiting| Arc::ptr_eq(&waiting.call.settings, settings);
+        let first = join.waiting.iter().take_while(same).map(fits).take_while(|fits| *fits).count();
+        Some(join.waiting.drain(..first).collect())
     }
 
     // ---- other servers ----
 
-    fn subscribe(self: &Arc<Self>) -> Subscription {
+    fn subscribe(self: &Arc<Self>) -> Task {
         let shared = self.clone();
         self.storage.subscribe(move |hint| match hint {
             Hint::Ready(queue, jobs) => {
                 // What held the queue back here may be over.
                 shared.notifier.memory().forget_facts(&queue);
-                shared.notifier.available(&queue, usize::try_from(jobs).unwrap_or(usize::MAX));
+                let jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
+                shared.notifier.publish(vec![Event::Available { queue, jobs }]);
             }
             Hint::Message(_, token) => {
                 let lease = std::str::from_utf8(&token).ok().and_then(Lease::parse);
-                shared.notifier.tell(lease.map(Event::CancelRequested).into_iter().collect());
+                shared.notifier.publish(lease.map(Event::CancelRequested).into_iter().collect());
             }
             Hint::Missed => {
                 let shared = shared.clone();
-                tokio::spawn(async move { drop(shared.look_at(usize::MAX, &mut None).await) });
+                tokio::spawn(async move {
+                    log_failure("a look at all queues", shared.look_at(usize::MAX, &mut None).await);
+                });
             }
         })
     }
 
     /// Looks at some queues: when something is due in them, and what is ready.
-    async fn look_at(&self, count: usize, after: &mut Option<QueueName>) -> Result<(), StoreError> {
-        let settings = {
-            let known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-            known.upgrade().unwrap_or_default()
-        };
+    async fn look_at(&self, count: usize, after: &mut Option<QueueName>) -> Result<()> {
         let names = self.storage.clone().queues(after.as_ref(), count.min(10_000)).await?;
         *after = names.last().cloned();
-        self.run(settings, 0, Verb::Look(names)).await.map(drop)
+        self.run(self.notifier.settings(), 0, Verb::Look(names)).await.map(drop)
     }
 }
 
-/// Which queues an answer speaks of: what was found in them must be as durable as what is written. A call that is said again
-/// finds what it did the first time, which may not have been confirmed.
-enum Confirmed {
-    All,
-    None,
-    These(Vec<QueueName>),
-}
-
-impl Confirmed {
-    fn of(verb: &Verb) -> Self {
-        match verb {
-            Verb::Enqueue(_)
-            | Verb::Settle(_)
-            | Verb::Requeue(_)
-            | Verb::Purge(_)
-            | Verb::Pause(..)
-            | Verb::SetBreaker(..)
-            | Verb::Cancel(..)
-            | Verb::RunNow(..)
-            | Verb::Import(_) => Self::All,
-            Verb::Claim(claim) => Self::These(leases(&claim.settle).map(queue_of).collect()),
-            Verb::Undelivered(_)
-            | Verb::Sweep(..)
-            | Verb::NextDue(_)
-            | Verb::Look(_)
-            | Verb::Forget(_)
-            | Verb::Breakers(_) => Self::None,
-        }
+/// The queues that an answer speaks of; none: all. What was found in them must be as durable as what is written: a call that
+/// is said again finds what it did the first time, which may not have been confirmed.
+fn spoken_of(verb: &Verb) -> Option<Vec<QueueName>> {
+    match verb {
+        Verb::Claim(claim) => Some(leases(&claim.settle).map(|lease| lease.queue.clone()).collect()),
+        Verb::Undelivered(_) | Verb::Sweep(..) | Verb::NextDue(_) | Verb::Look(_) => Some(Vec::new()),
+        Verb::Register(_) | Verb::Forget(_) | Verb::Breakers(_) => Some(Vec::new()),
+        _ => None,
     }
-
-    fn has(&self, queue: &QueueName) -> bool {
-        match self {
-            Self::All => true,
-            Self::None => false,
-            Self::These(queues) => queues.contains(queue),
-        }
-    }
-}
-
-fn queue_of(lease: &Lease) -> QueueName {
-    lease.queue.clone()
 }
 
 fn leases(items: &Settlements) -> impl Iterator<Item = &Lease> {
@@ -308,26 +215,25 @@ fn leases(items: &Settlements) -> impl Iterator<Item = &Lease> {
     acks.chain(nacks).chain(extends)
 }
 
-fn request_id(verb: &Verb) -> String {
-    match verb {
-        Verb::Claim(claim) => claim.request_id.clone(),
-        _ => String::new(),
+/// What comes later makes up for it.
+fn log_failure(what: &str, done: Result<()>) {
+    if let Err(error) = done {
+        tracing::debug!("{what} has failed: {error}");
     }
 }
 
 async fn settle_joined(shared: Arc<Shared>, key: (QueueName, bool)) {
     while let Some(joined) = shared.next_joined(&key) {
-        let mut parts = Vec::with_capacity(joined.len());
+        let parts: Vec<_> = joined.iter().map(|waiting| waiting.call.parts()).collect();
         let mut replies = Vec::with_capacity(joined.len());
-        let mut all: Option<Call> = None;
-        for Waiting { call, reply, permit } in joined {
-            parts.push(call.parts());
-            replies.push((reply, permit));
-            match &mut all {
-                Some(all) => all.join(call),
-                None => all = Some(call),
-            }
-        }
+        let calls = joined.into_iter().map(|waiting| {
+            replies.push((waiting.reply, waiting.permit));
+            waiting.call
+        });
+        let all = calls.reduce(|mut all, call| {
+            all.join(call);
+            all
+        });
         let Some(call) = all else { continue };
         match shared.run(call.settings, call.seed, call.verb).await {
             Ok(answer) if parts.len() > 1 => {
@@ -335,11 +241,7 @@ async fn settle_joined(shared: Arc<Shared>, key: (QueueName, bool)) {
                     reply.send(Ok(answer));
                 }
             }
-            Ok(answer) => {
-                if let Some((reply, _)) = replies.pop() {
-                    reply.send(Ok(answer));
-                }
-            }
+            Ok(answer) => drop(replies.pop().map(|(reply, _)| reply.send(Ok(answer)))),
             Err(error) => replies.into_iter().for_each(|(reply, _)| reply.send(Err(error.clone()))),
         }
     }
@@ -350,8 +252,7 @@ async fn look(shared: Arc<Shared>) {
     let mut after = None;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        // The next look makes up for one that fails.
-        drop(shared.look_at(LOOKED_AT_ONCE, &mut after).await);
+        log_failure("a look at some queues", shared.look_at(LOOKED_AT_ONCE, &mut after).await);
     }
 }
 
@@ -360,11 +261,12 @@ impl Host for RedisHost {
         self.shared.storage.now()
     }
 
-    fn follow(&self, settings: &Arc<Settings>) {
-        self.shared.follow(settings);
+    /// The other servers learn of the settings that this one uses.
+    fn follow(&self, settings: &Settings) {
+        self.shared.storage.join(settings.digest());
     }
 
-    fn submit(&self, call: Call, reply: Reply) -> Result<(), StoreError> {
+    fn submit(&self, call: Call, reply: Reply) -> Result<()> {
         let permit = self.shared.permit()?;
         if let Some(key) = Shared::join_key(&call) {
             self.shared.settle(key, Waiting { call, reply, permit });
@@ -378,26 +280,22 @@ impl Host for RedisHost {
         Ok(())
     }
 
-    async fn view(&self, view: View) -> Result<Viewed, StoreError> {
+    async fn view(&self, view: View) -> Result<Viewed> {
         let _permit = self.shared.permit()?;
         queue::view(&mut self.shared.storage.clone(), view).await
     }
 
     fn health(&self) -> Health {
-        if self.shared.calls.is_closed() {
-            return Health::Stopped("the store is closed".into());
-        }
-        match self.shared.storage.halted() {
-            Some(why) => Health::Stopped(why),
-            None => self.shared.storage.redis().health(),
-        }
+        let closed = self.shared.calls.is_closed().then(|| "the store is closed".to_owned());
+        let why = closed.or_else(|| self.shared.storage.halted());
+        why.map_or_else(|| self.shared.storage.redis().health(), Health::Stopped)
     }
 
     fn warnings(&self) -> Vec<String> {
         let storage = &self.shared.storage;
-        let found = storage.found().warnings.iter().cloned();
-        let noticed = storage.redis().notices().iter().map(ToString::to_string).collect::<Vec<_>>();
-        found.chain(noticed).chain(storage.warning()).collect()
+        let preflight = storage.preflight().warnings.iter().cloned();
+        let failovers = storage.redis().warnings();
+        preflight.chain(failovers.iter().map(ToString::to_string)).chain(storage.warning()).collect()
     }
 
     fn outages(&self) -> u64 {
@@ -408,6 +306,6 @@ impl Host for RedisHost {
         // What was begun is finished; what comes after is refused.
         drop(self.shared.calls.acquire_many(CALLS_MAX).await);
         self.shared.calls.close();
-        drop(self.shared.storage.leave().await);
+        log_failure("the note that this server leaves", self.shared.storage.leave().await);
     }
 }

@@ -1,26 +1,43 @@
 //! Attempt, Failure, Result: sealed records of what came of a delivery.
-//!
-//! Attempt, Failure, Result: sealed
 
-use crate::domain::{
-    breaker::BreakerState,
-    failure::Failure,
-    job::{Attempt, AttemptStatus, DeadReason, Next},
-    time::{Timestamp, millis_ceil},
-};
-use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unreadable::Damaged, open, put_field, put_option, put_text, put_u64, seal,
-};
+use crate::domain::{Attempt, AttemptStatus, BreakerState, DeadReason, Failure, Next, millis_ceil};
+use crate::queue::encoding::Unreadable::Damaged;
+use crate::queue::encoding::{FORMAT, Read, Reader, open, put_field, put_option, put_place, put_text, put_u64, seal};
 use bytes::Bytes;
-use std::time::Duration;
 
-pub(crate) fn attempt(attempt: &Attempt) -> Bytes {
+const FAILURE_TAG: u8 = 1;
+
+/// Their places are their codes.
+const STATUSES: [AttemptStatus; 7] = [
+    AttemptStatus::Running,
+    AttemptStatus::Succeeded,
+    AttemptStatus::Failed,
+    AttemptStatus::LeaseExpired,
+    AttemptStatus::Released,
+    AttemptStatus::Interrupted,
+    AttemptStatus::Cancelled,
+];
+pub(super) const REASONS: [DeadReason; 6] = [
+    DeadReason::Exhausted,
+    DeadReason::NonRetryable,
+    DeadReason::Expired,
+    DeadReason::WouldMissDeadline,
+    DeadReason::Cancelled,
+    DeadReason::Corrupt,
+];
+
+pub(crate) fn attempt(it: &Attempt) -> Bytes {
+    attempt_with(it, it.failure.as_ref())
+}
+
+/// With this failure in place of its own.
+pub(crate) fn attempt_with(attempt: &Attempt, failure: Option<&Failure>) -> Bytes {
     let mut out = Vec::with_capacity(128);
     out.push(FORMAT);
     put_u64(&mut out, u64::from(attempt.number));
     put_u64(&mut out, u64::from(attempt.delivery));
     out.extend_from_slice(&attempt.nonce.to_be_bytes());
-    out.push(status_code(attempt.status));
+    put_place(&mut out, &STATUSES, &attempt.status);
     let open = attempt.breaker == BreakerState::Open;
     let half_open = attempt.breaker == BreakerState::HalfOpen;
     let flags = [attempt.counted, attempt.probe, attempt.nacked, open, half_open];
@@ -39,57 +56,33 @@ pub(crate) fn attempt(attempt: &Attempt) -> Bytes {
             put_u64(&mut out, at.millis());
         }
         Next::OldPlace => out.push(2),
-        Next::Bury(reason) => {
+        Next::DeadLetter(reason) => {
             out.push(3);
-            out.push(reason_code(reason));
+            put_place(&mut out, &REASONS, &reason);
         }
     }
     put_option(&mut out, attempt.delay.map(millis_ceil));
     put_u64(&mut out, u64::from(attempt.retries_left));
     put_text(&mut out, &attempt.rule);
     put_text(&mut out, &attempt.explanation);
-    if let Some(failure) = &attempt.failure {
+    if let Some(failure) = failure {
         let mut field = Vec::new();
         put_failure(&mut field, failure);
-        put_field(&mut out, attempt_tag::FAILURE, &field);
+        put_field(&mut out, FAILURE_TAG, &field);
     }
     seal(out).into()
 }
 
-mod attempt_tag {
-    pub(super) const FAILURE: u8 = 1;
-}
-
 pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
     let mut read = open(record)?;
-    let number = read.u32()?;
-    let delivery = read.u32()?;
-    let nonce = u64::from_be_bytes(read.array()?);
-    let status = status_of(read.u8()?)?;
-    let flags = read.u8()?;
-    let worker_id = read.text()?;
-    let started_at = Timestamp::from_millis(read.u64()?);
-    let ended_at = Timestamp::from_millis(read.u64()?);
-    let note = read.text()?;
-    let next = match read.u8()? {
-        0 => Next::Later { at: Timestamp::from_millis(read.u64()?) },
-        1 => Next::Behind { at: Timestamp::from_millis(read.u64()?) },
-        2 => Next::OldPlace,
-        3 => Next::Bury(reason_of(read.u8()?)?),
-        _ => return Err(Damaged),
-    };
+    let (number, delivery, nonce) = (read.u32()?, read.u32()?, read.be64()?);
+    let (status, flags) = (read.place(&STATUSES)?, read.u8()?);
+    // The other fields are read in the order in which they stand here.
     let mut attempt = Attempt {
         number,
         delivery,
         nonce,
         status,
-        worker_id,
-        started_at,
-        ended_at,
-        note,
-        next,
-        delay: read.option()?.map(Duration::from_millis),
-        retries_left: read.u32()?,
         counted: flags & 1 != 0,
         probe: flags & 2 != 0,
         nacked: flags & 4 != 0,
@@ -98,12 +91,25 @@ pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
             1 => BreakerState::Open,
             _ => BreakerState::HalfOpen,
         },
+        worker_id: read.text()?,
+        started_at: read.time()?,
+        ended_at: read.time()?,
+        note: read.text()?,
+        next: match read.u8()? {
+            0 => Next::Later { at: read.time()? },
+            1 => Next::Behind { at: read.time()? },
+            2 => Next::OldPlace,
+            3 => Next::DeadLetter(read.place(&REASONS)?),
+            _ => return Err(Damaged),
+        },
+        delay: read.option_duration()?,
+        retries_left: read.u32()?,
         rule: read.text()?,
         explanation: read.text()?,
         failure: None,
     };
     read.fields(|tag, mut value| {
-        if tag == attempt_tag::FAILURE {
+        if tag == FAILURE_TAG {
             attempt.failure = Some(read_failure_fields(&mut value)?);
         }
         Ok(true)
@@ -113,26 +119,7 @@ pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
 
 /// Stands for an attempt that fails its checksum.
 pub(crate) fn damaged_attempt() -> Attempt {
-    Attempt {
-        number: 0,
-        delivery: 0,
-        nonce: 0,
-        status: AttemptStatus::Failed,
-        worker_id: String::new(),
-        started_at: Timestamp::default(),
-        ended_at: Timestamp::default(),
-        note: "this entry is damaged on disk".into(),
-        failure: None,
-        next: Next::OldPlace,
-        delay: None,
-        retries_left: 0,
-        counted: false,
-        probe: false,
-        nacked: false,
-        breaker: BreakerState::default(),
-        rule: String::new(),
-        explanation: String::new(),
-    }
+    Attempt { note: "this entry is damaged on disk".into(), ..Attempt::default() }
 }
 
 /// What the Ack of a job that is kept carried.
@@ -155,8 +142,7 @@ pub(crate) fn failure(failure: &Failure) -> Bytes {
 }
 
 pub(crate) fn read_failure(record: &[u8]) -> Read<Failure> {
-    let mut read = open(record)?;
-    read_failure_fields(&mut read)
+    read_failure_fields(&mut open(record)?)
 }
 
 fn put_failure(out: &mut Vec<u8>, failure: &Failure) {
@@ -179,53 +165,5 @@ fn read_failure_fields(read: &mut Reader<'_>) -> Read<Failure> {
         response_body: read.text()?,
         details: read.text()?,
         truncated: read.u8()? == 1,
-    })
-}
-
-fn status_code(status: AttemptStatus) -> u8 {
-    match status {
-        AttemptStatus::Running => 1,
-        AttemptStatus::Succeeded => 2,
-        AttemptStatus::Failed => 3,
-        AttemptStatus::LeaseExpired => 4,
-        AttemptStatus::Released => 5,
-        AttemptStatus::Interrupted => 6,
-        AttemptStatus::Cancelled => 7,
-    }
-}
-
-fn status_of(code: u8) -> Read<AttemptStatus> {
-    Ok(match code {
-        1 => AttemptStatus::Running,
-        2 => AttemptStatus::Succeeded,
-        3 => AttemptStatus::Failed,
-        4 => AttemptStatus::LeaseExpired,
-        5 => AttemptStatus::Released,
-        6 => AttemptStatus::Interrupted,
-        7 => AttemptStatus::Cancelled,
-        _ => return Err(Damaged),
-    })
-}
-
-pub(super) fn reason_code(reason: DeadReason) -> u8 {
-    match reason {
-        DeadReason::Exhausted => 1,
-        DeadReason::NonRetryable => 2,
-        DeadReason::Expired => 3,
-        DeadReason::WouldMissDeadline => 4,
-        DeadReason::Cancelled => 5,
-        DeadReason::Corrupt => 6,
-    }
-}
-
-pub(super) fn reason_of(code: u8) -> Read<DeadReason> {
-    Ok(match code {
-        1 => DeadReason::Exhausted,
-        2 => DeadReason::NonRetryable,
-        3 => DeadReason::Expired,
-        4 => DeadReason::WouldMissDeadline,
-        5 => DeadReason::Cancelled,
-        6 => DeadReason::Corrupt,
-        _ => return Err(Damaged),
     })
 }

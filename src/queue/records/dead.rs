@@ -1,10 +1,8 @@
-//! Dead: a dead letter.
-//!
-//! Dead: number of death 8 (the engine's), then format, reason, died_at, texts, checksum
+//! Dead, a dead letter: number of death 8 (the engine's), then format, reason, died_at, texts, checksum
 
 use super::*;
-use crate::domain::{job::DeadReason, time::Timestamp};
-use crate::queue::encoding::{FORMAT, Read, Reader, open, put_text, put_u64, seal};
+use crate::domain::{DeadReason, Timestamp};
+use crate::queue::encoding::{FORMAT, Read, Reader, open, put_list, put_place, put_text, seal};
 use bytes::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,35 +15,39 @@ pub(crate) struct DeadRecord {
     pub(crate) context: Vec<(String, String)>,
 }
 
+impl DeadRecord {
+    /// Stands for one that is damaged.
+    pub(crate) fn damaged(died_at: Timestamp) -> Self {
+        Self { reason: DeadReason::Corrupt, died_at, counted_as: String::new(), context: Vec::new() }
+    }
+}
+
 /// Without the number of death.
 pub(crate) fn dead(dead: &DeadRecord) -> Bytes {
     let mut out = Vec::with_capacity(192);
     out.push(FORMAT);
-    out.push(reason_code(dead.reason));
+    put_place(&mut out, &REASONS, &dead.reason);
     put_time(&mut out, dead.died_at);
     put_text(&mut out, &dead.counted_as);
-    put_u64(&mut out, dead.context.len() as u64);
-    for (name, value) in &dead.context {
-        put_text(&mut out, name);
-        put_text(&mut out, value);
-    }
+    put_list(&mut out, &dead.context, |out, (name, value)| {
+        put_text(out, name);
+        put_text(out, value);
+    });
     seal(out).into()
 }
 
 /// With its number of death.
 pub(crate) fn read_dead(record: &[u8]) -> Read<(u64, DeadRecord)> {
     let mut read = Reader(record);
-    let death = u64::from_be_bytes(read.array()?);
+    let death = read.be64()?;
     let mut read = open(read.0)?;
-    let reason = reason_of(read.u8()?)?;
-    let died_at = read_time(&mut read)?;
-    let counted_as = read.text()?;
-    let count = read.u64()?;
-    let mut context = Vec::new();
-    for _ in 0..count {
-        context.push((read.text()?, read.text()?));
-    }
-    Ok((death, DeadRecord { reason, died_at, counted_as, context }))
+    let dead = DeadRecord {
+        reason: read.place(&REASONS)?,
+        died_at: read_time(&mut read)?,
+        counted_as: read.text()?,
+        context: read.list(|read| Ok((read.text()?, read.text()?)))?,
+    };
+    Ok((death, dead))
 }
 
 /// The number of death of a record that may be damaged.

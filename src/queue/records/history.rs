@@ -1,39 +1,30 @@
-//! History: what a job has been through, and where it is.
-//!
-//! History: size 4, traits 1, deliveries 4, tries 4, format 1, where it is, last nonce, counts, tagged fields, checksum
+//! History, what a job has been through, and where it is: size 4, traits 1, deliveries 4, tries 4, format 1, where it is, last nonce, counts, tagged fields, checksum
 
 use super::*;
-use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unknown, Unreadable::Damaged, open_with, put_field, put_option, put_u64,
-    seal,
-};
-use crate::{
-    domain::{
-        job::{Progress, State},
-        time::{Timestamp, millis_ceil},
-    },
-    store::storage::{NO_GROUP, flag},
-};
+use crate::domain::{Lease, Progress, State, Timestamp, millis_ceil};
+use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, open_with, put_field, put_option, put_u64, seal};
+use crate::store::storage::{NO_GROUP, flag};
 use bytes::Bytes;
-use std::time::Duration;
 
-mod history_tag {
-    pub(super) const CHECKPOINT: u8 = 1;
-}
+const CHECKPOINT_TAG: u8 = 1;
 
 /// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
 /// one that waits is in the index that is named here or in `Ready`, at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    Ready,
-    Scheduled,
-    Retrying,
-    Completed,
-    Dead,
-    Overflow,
+    #[default]
+    Ready = 1,
+    Scheduled = 2,
+    Retrying = 3,
+    Completed = 4,
+    Dead = 5,
+    Overflow = 6,
 }
 
 impl Whereabouts {
+    /// Their places are their codes.
+    const ALL: [Self; 6] = [Self::Ready, Self::Scheduled, Self::Retrying, Self::Completed, Self::Dead, Self::Overflow];
+
     pub(crate) fn state(self) -> State {
         match self {
             Self::Ready => State::Ready,
@@ -45,7 +36,7 @@ impl Whereabouts {
 }
 
 /// What a job has been through, and where it is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct History {
     pub(crate) progress: Progress,
     pub(crate) whereabouts: Whereabouts,
@@ -59,17 +50,10 @@ pub(crate) struct History {
     pub(crate) unknown: Unknown,
 }
 
-impl Default for History {
-    fn default() -> Self {
-        Self {
-            progress: Progress::default(),
-            whereabouts: Whereabouts::Ready,
-            rank: rank(0),
-            at: Timestamp::default(),
-            nonce: 0,
-            failure_bytes: 0,
-            unknown: Unknown::default(),
-        }
+impl History {
+    /// Its last delivery was that of this lease.
+    pub(crate) fn ended(&self, lease: &Lease) -> bool {
+        self.progress.deliveries == lease.delivery && self.nonce == lease.nonce
     }
 }
 
@@ -83,14 +67,7 @@ pub(crate) fn history(history: &History) -> Bytes {
     out.extend_from_slice(&progress.deliveries.to_be_bytes());
     out.extend_from_slice(&progress.tries.to_be_bytes());
     out.push(FORMAT);
-    out.push(match history.whereabouts {
-        Whereabouts::Ready => 1,
-        Whereabouts::Scheduled => 2,
-        Whereabouts::Retrying => 3,
-        Whereabouts::Completed => 4,
-        Whereabouts::Dead => 5,
-        Whereabouts::Overflow => 6,
-    });
+    out.push(history.whereabouts as u8);
     out.push(history.rank);
     // The group of its breaker key.
     out.extend_from_slice(&NO_GROUP.to_be_bytes());
@@ -112,7 +89,7 @@ pub(crate) fn history(history: &History) -> Bytes {
     put_option(&mut out, progress.first_failed_at.map(Timestamp::millis));
     put_option(&mut out, progress.last_failed_at.map(Timestamp::millis));
     if !progress.checkpoint.is_empty() {
-        put_field(&mut out, history_tag::CHECKPOINT, progress.checkpoint.as_bytes());
+        put_field(&mut out, CHECKPOINT_TAG, progress.checkpoint.as_bytes());
     }
     history.unknown.put(&mut out);
     seal(out).into()
@@ -120,24 +97,15 @@ pub(crate) fn history(history: &History) -> Bytes {
 
 pub(crate) fn read_history(record: &[u8]) -> Read<History> {
     let mut read = Reader(open_with(record, &[])?);
-    let size = u32::from_be_bytes(read.array()?);
+    let size = read.be32()?;
     read.u8()?;
-    let deliveries = u32::from_be_bytes(read.array()?);
-    let tries = u32::from_be_bytes(read.array()?);
+    let (deliveries, tries) = (read.be32()?, read.be32()?);
     read.format()?;
-    let whereabouts = match read.u8()? {
-        1 => Whereabouts::Ready,
-        2 => Whereabouts::Scheduled,
-        3 => Whereabouts::Retrying,
-        4 => Whereabouts::Completed,
-        5 => Whereabouts::Dead,
-        6 => Whereabouts::Overflow,
-        _ => return Err(Damaged),
-    };
+    let whereabouts = read.place(&Whereabouts::ALL)?;
     let rank = read.u8()?;
     read.take(2)?;
     let at = read_time(&mut read)?;
-    let nonce = u64::from_be_bytes(read.array()?);
+    let nonce = read.be64()?;
     let mut progress = Progress {
         deliveries,
         tries,
@@ -147,16 +115,16 @@ pub(crate) fn read_history(record: &[u8]) -> Read<History> {
         redrives: read.u32()?,
         recorded: read.u32()?,
         retries: read.u32()?,
-        last_delay: read.option()?.map(Duration::from_millis),
+        last_delay: read.option_duration()?,
         ..Progress::default()
     };
     let flags = read.u8()?;
     progress.cancel_requested = flags & 1 != 0;
     progress.deadline_cleared = flags & 2 != 0;
-    progress.first_failed_at = read.option()?.map(Timestamp::from_millis);
-    progress.last_failed_at = read.option()?.map(Timestamp::from_millis);
+    progress.first_failed_at = read.option_time()?;
+    progress.last_failed_at = read.option_time()?;
     let unknown = read.fields(|tag, value| {
-        if tag != history_tag::CHECKPOINT {
+        if tag != CHECKPOINT_TAG {
             return Ok(false);
         }
         progress.checkpoint = value.rest_text()?;

@@ -1,25 +1,17 @@
-//! Job: what never changes about a job.
-//!
-//! Job: size 4, traits 1, format 1, rank 1, enqueued_at 6, run_at 6, texts, body, tagged fields, checksum
+//! Job, what never changes about a job: size 4, traits 1, format 1, rank 1, enqueued_at 6, run_at 6, texts, body, tagged fields, checksum
 
 use super::*;
+use crate::domain::{
+    Body, Jitter, JobId, Lease, PolicyOverride, Preset, Sameness, Spec, Strategy, Timestamp, millis_ceil,
+};
+use crate::queue::encoding::Unreadable::{self, Damaged};
 use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unknown,
-    Unreadable::{self, Damaged},
-    open_unchecked, open_with, put_f64, put_field, put_field_u64, put_id, put_option, put_text,
-    put_u64, seal_with,
+    FORMAT, Read, Reader, Unknown, open_unchecked, open_with, put_f64, put_field, put_field_u64, put_id, put_list,
+    put_option, put_text, put_u64, seal_with,
 };
-use crate::{
-    domain::{
-        ids::JobId,
-        job::{Body, Sameness, Spec},
-        lease::Lease,
-        policy::{Jitter, PolicyOverride, Strategy},
-        presets::Preset,
-        time::{Timestamp, millis_ceil},
-    },
-    store::{StoreError, sizes, storage::flag},
-};
+use crate::queue::sizes;
+use crate::store::Result;
+use crate::store::storage::flag;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -52,17 +44,12 @@ pub(crate) struct JobRecord {
 }
 
 /// `number`: an id that holds it needs no record in `Id`. `sameness`: for a job with a key, so that its Ack need not read more.
-pub(crate) fn job(
-    spec: &Spec,
-    number: u64,
-    sameness: Option<&Sameness>,
-    unknown: &Unknown,
-) -> JobRecord {
+pub(crate) fn job(spec: &Spec, number: u64, sameness: Option<&Sameness>, unknown: &Unknown) -> JobRecord {
     let body = spec.body.bytes();
     let apart = body.len() > INLINE_BODY_MAX;
     let own_id = spec.id.number() != Some(number);
     let long_id = matches!(&spec.id, JobId::Text(id) if id.len() > Lease::OWN_ID_MAX);
-    let look = spec.key.is_some() || spec.expires_at.is_some() || long_id;
+    let look = spec.expires_at.is_some() || long_id;
     let bits = [(own_id, flag::OWN_ID), (look, flag::LOOK), (apart, flag::BODY)];
     let traits = bits.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum();
     let mut out = Vec::with_capacity(96 + spec.job_type.len() + if apart { 0 } else { body.len() });
@@ -123,33 +110,23 @@ pub(crate) fn own_id(spec: &Spec, number: u64) -> Option<String> {
 
 /// The job whole, checked. `body`: where it stands apart.
 pub(crate) fn read_job(record: &Bytes, body: Option<&Bytes>) -> Read<Spec> {
-    let apart = is_apart(record);
-    let beside: &[u8] = if apart { body.ok_or(Damaged)? } else { &[] };
-    let checked = open_with(record, beside)?;
-    let (mut spec, inline, kind) = read_job_fields(checked)?.spec();
-    let body = match (apart, body) {
-        (true, Some(body)) => body.clone(),
-        _ => record.slice(inline),
-    };
-    spec.body = body_of(kind, body)?;
-    Ok(spec)
+    let body = if is_apart(record) { Some(body.ok_or(Damaged)?) } else { None };
+    let mut fields = read_job_fields(open_with(record, body.map_or(&[], |body| body))?)?;
+    fields.spec.body = body_of(fields.kind, fields.body(record, body))?;
+    Ok(fields.spec)
 }
 
 /// The same as far as it can be read, whatever its checksum says.
 pub(crate) fn read_job_unchecked(record: &Bytes, body: Option<&Bytes>) -> Read<Spec> {
-    let fields = read_job_fields_unchecked(record)?;
-    let (mut spec, inline, kind) = fields.spec();
-    let body = match body.filter(|_| is_apart(record)) {
-        Some(body) => body.clone(),
-        None => record.slice(inline),
-    };
-    spec.body = body_of(kind, body.clone()).unwrap_or(Body::Data(body));
-    Ok(spec)
+    let mut fields = read_job_fields_unchecked(record)?;
+    let body = fields.body(record, body.filter(|_| is_apart(record)));
+    fields.spec.body = body_of(fields.kind, body.clone()).unwrap_or(Body::Data(body));
+    Ok(fields.spec)
 }
 
 /// All of a job but its body, whatever its checksum says.
 pub(crate) fn read_job_head(record: &[u8]) -> Read<Spec> {
-    read_job_fields_unchecked(record).map(|fields| fields.spec().0)
+    read_job_fields_unchecked(record).map(|fields| fields.spec)
 }
 
 /// How long the job's body is, whether it stands in the record or apart.
@@ -164,13 +141,18 @@ pub(crate) fn read_job_rest(record: &[u8]) -> Read<(Option<Sameness>, Unknown)> 
 }
 
 /// The job as far as it can be read: its bytes stay where they are, and it stays visible.
-pub(crate) fn job_or_stand_in(number: u64, record: Option<&Bytes>) -> Result<Spec, StoreError> {
-    let spec = record.map(|record| readable(read_job_head(record))).transpose()?.flatten();
-    Ok(spec.unwrap_or_else(|| stand_in(number)))
+pub(crate) fn job_or_stand_in(number: u64, record: Option<&Bytes>) -> Result<Spec> {
+    Ok(job_with_sameness(number, record)?.0)
 }
 
-fn is_apart(record: &[u8]) -> bool {
-    record.get(4).is_some_and(|traits| traits & flag::BODY != 0)
+/// The same, and what its record says of the sameness of a job with a key.
+pub(crate) fn job_with_sameness(number: u64, record: Option<&Bytes>) -> Result<(Spec, Option<Sameness>)> {
+    let fields = read_if(record, read_job_fields_unchecked)?;
+    Ok(fields.map_or_else(|| (stand_in(number), None), |fields| (fields.spec, fields.sameness)))
+}
+
+pub(crate) fn is_apart(record: &[u8]) -> bool {
+    traits(record) & flag::BODY != 0
 }
 
 /// The traits byte of a Job or a History.
@@ -197,18 +179,17 @@ struct JobFields {
 }
 
 impl JobFields {
-    fn spec(self) -> (Spec, std::ops::Range<usize>, u8) {
-        (self.spec, self.inline, self.kind)
+    /// `apart`: where it does not stand in the record.
+    fn body(&self, record: &Bytes, apart: Option<&Bytes>) -> Bytes {
+        apart.cloned().unwrap_or_else(|| record.slice(self.inline.clone()))
     }
 }
 
-/// A newer format is believed only where the checksum is right, as far as that can be told without the body.
+/// A newer format is believed only where the checksum is right, as far as that can be checked without the body.
 fn read_job_fields_unchecked(record: &[u8]) -> Read<JobFields> {
     let fields = read_job_fields(open_unchecked(record)?);
     match fields {
-        Err(Unreadable::Newer(_)) if !is_apart(record) && open_with(record, &[]).is_err() => {
-            Err(Damaged)
-        }
+        Err(Unreadable::Newer(_)) if !is_apart(record) && open_with(record, &[]).is_err() => Err(Damaged),
         fields => fields,
     }
 }
@@ -218,92 +199,69 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
     let mut read = Reader(record);
     read.take(JOB_FORMAT)?;
     read.format()?;
-    let priority = priority(read.u8()?);
-    let enqueued_at = read_time(&mut read)?;
-    let run_at = read_time(&mut read)?;
-    let id = read.id()?;
-    let job_type = read.text()?;
-    let content_type = match read.u8()? {
-        0 => read.text()?,
-        known => (*KNOWN_CONTENT_TYPES.get(known as usize - 1).ok_or(Damaged)?).to_owned(),
+    // Fields are read in the order in which they stand here.
+    let mut spec = Spec {
+        priority: priority(read.u8()?),
+        enqueued_at: read_time(&mut read)?,
+        run_at: read_time(&mut read)?,
+        id: read.id()?,
+        job_type: read.text()?,
+        content_type: match read.u8()? {
+            0 => read.text()?,
+            known => (*KNOWN_CONTENT_TYPES.get(known as usize - 1).ok_or(Damaged)?).to_owned(),
+        },
+        key: None,
+        headers: Vec::new(),
+        body: Body::None,
+        expires_at: None,
+        policy: None,
     };
     let kind = read.u8()?;
     let length = usize::try_from(read.u64()?).map_err(|_| Damaged)?;
     let from = record.len() - read.0.len();
     let inline = from..from + if apart { 0 } else { read.take(length)?.len() };
-    let (mut expires_at, mut headers, mut key, mut policy) = (None, Vec::new(), None, None);
     let mut sameness = None;
     let unknown = read.fields(|tag, mut value| {
         match tag {
-            job_tag::EXPIRES_AT => expires_at = Some(Timestamp::from_millis(value.u64()?)),
-            job_tag::HEADER => headers.push((value.text()?, value.rest_text()?)),
-            job_tag::KEY => key = Some(value.rest_text()?),
-            job_tag::POLICY => policy = Some(Box::new(read_policy(&mut value)?)),
+            job_tag::EXPIRES_AT => spec.expires_at = Some(value.time()?),
+            job_tag::HEADER => spec.headers.push((value.text()?, value.rest_text()?)),
+            job_tag::KEY => spec.key = Some(value.rest_text()?),
+            job_tag::POLICY => spec.policy = Some(Box::new(read_policy(&mut value)?)),
             job_tag::SAMENESS => sameness = Some(value.array()?),
             _ => return Ok(false),
         }
         Ok(true)
     })?;
-    let body = Body::None;
-    let spec = Spec {
-        id,
-        key,
-        job_type,
-        content_type,
-        headers,
-        body,
-        priority,
-        enqueued_at,
-        run_at,
-        expires_at,
-        policy,
-    };
     Ok(JobFields { spec, inline, kind, length, sameness, unknown })
 }
 
 fn put_policy(out: &mut Vec<u8>, policy: &PolicyOverride) {
     let millis = |duration: Option<Duration>| duration.map(millis_ceil);
-    put_text(out, policy.preset.map_or("", Preset::name));
+    put_text(out, policy.preset.map_or("", Preset::as_str));
     put_option(out, policy.max_retries.map(u64::from));
     put_text(out, policy.strategy.map_or("", Strategy::as_str));
     put_option(out, millis(policy.base_delay));
     put_option_f64(out, policy.factor);
     put_option(out, millis(policy.max_delay));
-    put_u64(out, policy.delays.len() as u64);
-    for delay in &policy.delays {
-        put_u64(out, millis_ceil(*delay));
-    }
+    put_list(out, &policy.delays, |out, delay| put_u64(out, millis_ceil(*delay)));
     put_text(out, policy.jitter.map_or("", Jitter::as_str));
     put_option_f64(out, policy.jitter_fraction);
     put_option(out, millis(policy.jitter_max));
 }
 
 fn read_policy(read: &mut Reader<'_>) -> Read<PolicyOverride> {
-    let preset = word(read, Preset::parse)?;
-    let max_retries = read.option()?.map(|n| n as u32);
-    let strategy = word(read, Strategy::parse)?;
-    let base_delay = read.option()?.map(Duration::from_millis);
-    let factor = read_option_f64(read)?;
-    let max_delay = read.option()?.map(Duration::from_millis);
-    let count = read.u64()?;
-    let mut delays = Vec::new();
-    for _ in 0..count {
-        delays.push(Duration::from_millis(read.u64()?));
-    }
-    let jitter = word(read, Jitter::parse)?;
-    let jitter_fraction = read_option_f64(read)?;
-    let jitter_max = read.option()?.map(Duration::from_millis);
+    // Fields are read in the order in which they stand here.
     Ok(PolicyOverride {
-        preset,
-        max_retries,
-        strategy,
-        base_delay,
-        factor,
-        max_delay,
-        delays,
-        jitter,
-        jitter_fraction,
-        jitter_max,
+        preset: word(read, Preset::parse)?,
+        max_retries: read.option()?.map(|n| n as u32),
+        strategy: word(read, Strategy::parse)?,
+        base_delay: read.option_duration()?,
+        factor: read_option_f64(read)?,
+        max_delay: read.option_duration()?,
+        delays: read.list(|read| read.u64().map(Duration::from_millis))?,
+        jitter: word(read, Jitter::parse)?,
+        jitter_fraction: read_option_f64(read)?,
+        jitter_max: read.option_duration()?,
     })
 }
 

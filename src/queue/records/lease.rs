@@ -1,13 +1,10 @@
-//! Lease: a delivery that runs.
-//!
-//! Lease: the fence 27, attempt 4, position 16, then the tail: format 1, answer 8, tagged fields
+//! Lease, a delivery that runs: the fence 27, attempt 4, position 16, then the tail: format 1, answer 8, tagged fields
 
 use super::*;
-use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, Unreadable::Damaged, put_field};
-use crate::{
-    domain::{ids::QueueName, job::Delivery, lease::Lease, time::Timestamp},
-    store::storage::{HAS_HISTORY_TAG, LEASE_TAIL, NO_GROUP, Position, flag},
-};
+use crate::domain::{Delivery, Lease, QueueName, Timestamp};
+use crate::queue::encoding::Unreadable::Damaged;
+use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, put_field};
+use crate::store::storage::{HAS_HISTORY_TAG, LEASE_TAIL, NO_GROUP, Position, flag};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -52,9 +49,7 @@ pub(crate) struct Undelivered {
 }
 
 pub(crate) fn lease_tail(tail: &LeaseTail) -> Vec<u8> {
-    let mut out = Vec::with_capacity(
-        16 + tail.worker_id.len() + tail.request_id.len() + tail.checkpoint.len(),
-    );
+    let mut out = Vec::with_capacity(16 + tail.worker_id.len() + tail.request_id.len() + tail.checkpoint.len());
     out.push(FORMAT);
     out.extend_from_slice(&tail.answer.to_be_bytes());
     let texts = [
@@ -82,26 +77,22 @@ pub(crate) fn lease_tail(tail: &LeaseTail) -> Vec<u8> {
 
 fn read_lease_tail(mut read: Reader<'_>) -> Read<LeaseTail> {
     read.format()?;
-    let mut tail = LeaseTail { answer: u64::from_be_bytes(read.array()?), ..LeaseTail::default() };
-    tail.unknown = {
-        let tail = &mut tail;
-        read.fields(|tag, mut value| {
-            match tag {
-                lease_tag::WORKER => tail.worker_id = value.rest_text()?,
-                lease_tag::REQUEST => tail.request_id = value.rest_text()?,
-                lease_tag::CHECKPOINT => tail.checkpoint = value.rest_text()?,
-                lease_tag::CANCEL_REQUESTED => tail.cancel_requested = true,
-                lease_tag::RETURN_AT => {
-                    let return_at = read_time(&mut value)?;
-                    let expires_at = read_time(&mut value)?;
-                    tail.undelivered = Some(Undelivered { return_at, expires_at });
-                }
-                _ => return Ok(false),
+    let mut tail = LeaseTail { answer: read.be64()?, ..LeaseTail::default() };
+    let unknown = read.fields(|tag, mut value| {
+        match tag {
+            lease_tag::WORKER => tail.worker_id = value.rest_text()?,
+            lease_tag::REQUEST => tail.request_id = value.rest_text()?,
+            lease_tag::CHECKPOINT => tail.checkpoint = value.rest_text()?,
+            lease_tag::CANCEL_REQUESTED => tail.cancel_requested = true,
+            lease_tag::RETURN_AT => {
+                let (return_at, expires_at) = (read_time(&mut value)?, read_time(&mut value)?);
+                tail.undelivered = Some(Undelivered { return_at, expires_at });
             }
-            Ok(true)
-        })?
-    };
-    Ok(tail)
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    Ok(LeaseTail { unknown, ..tail })
 }
 
 pub(crate) fn lease(record: &LeaseRecord) -> Bytes {
@@ -118,7 +109,7 @@ pub(crate) fn lease(record: &LeaseRecord) -> Bytes {
 pub(crate) fn read_lease(queue: &QueueName, number: u64, record: &[u8]) -> Read<LeaseRecord> {
     let mut read = Reader(record);
     let fence: [u8; Lease::FENCE] = read.array()?;
-    let attempt = u32::from_be_bytes(read.array()?);
+    let attempt = read.be32()?;
     let position = Position::read(read.take(Position::LENGTH)?).ok_or(Damaged)?;
     let tail = read_lease_tail(read)?;
     let lease = Lease::of(queue.clone(), number, &fence, None);

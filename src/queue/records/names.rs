@@ -1,10 +1,10 @@
-//! Id and Key: who has a caller's own id, or an idempotency key.
-//!
-//! Id and Key: number 6, format 1, …
+//! Id and Key, who has a caller's own id, or an idempotency key: number 6, format 1, …
 
-use crate::domain::{ids::JobId, job::Sameness, time::Timestamp};
-use crate::queue::encoding::{FORMAT, Read, Reader, put_id, put_option, put_u48};
+use crate::domain::{JobId, Sameness, Timestamp};
+use crate::queue::encoding::{FORMAT, Read, Reader, put_id, put_u48, put_u64};
+use crate::store::storage::{Entry, Member};
 use bytes::Bytes;
+use std::time::Duration;
 
 /// What a record of `Id` or `Key` begins with while it is this job's.
 pub(crate) fn owner(number: u64) -> Bytes {
@@ -34,21 +34,31 @@ pub(crate) fn read_id(record: &[u8]) -> Read<IdRecord> {
     Ok(IdRecord { number, sameness: read.array()? })
 }
 
-/// Who has a key, or had it: then it is free at a time.
+/// Who has a key. It stays after its job is done, so that an Ack need not look at it: whether it is still held follows from
+/// `until` and from the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRecord {
     pub(crate) number: u64,
-    /// Its job is done.
-    pub(crate) free_at: Option<Timestamp>,
+    /// Held until then, whatever its job does, and longer while its job is not done.
+    pub(crate) until: Timestamp,
+    /// When the sweep looks at it, `until` or later: its score in `FinishedKey`.
+    pub(crate) at: Timestamp,
     pub(crate) sameness: Sameness,
     pub(crate) id: JobId,
+}
+
+impl KeyRecord {
+    pub(crate) fn entry(&self, key: &str) -> Entry {
+        Entry { score: self.at.millis(), member: Member::Text(key.into()) }
+    }
 }
 
 pub(crate) fn key(record: &KeyRecord) -> Bytes {
     let mut out = Vec::with_capacity(48);
     put_u48(&mut out, record.number);
     out.push(FORMAT);
-    put_option(&mut out, record.free_at.map(Timestamp::millis));
+    put_u48(&mut out, record.until.millis());
+    put_u64(&mut out, record.at.since(record.until).as_millis() as u64);
     out.extend_from_slice(&record.sameness);
     put_id(&mut out, &record.id);
     out.into()
@@ -58,6 +68,7 @@ pub(crate) fn read_key(record: &[u8]) -> Read<KeyRecord> {
     let mut read = Reader(record);
     let number = read.u48()?;
     read.format()?;
-    let free_at = read.option()?.map(Timestamp::from_millis);
-    Ok(KeyRecord { number, free_at, sameness: read.array()?, id: read.id()? })
+    let until = Timestamp::from_millis(read.u48()?);
+    let at = until.after(Duration::from_millis(read.u64()?));
+    Ok(KeyRecord { number, until, at, sameness: read.array()?, id: read.id()? })
 }

@@ -1,18 +1,10 @@
 //! Breaker, Queue, Outcomes: what holds a queue back, and what a breaker has counted.
-//!
-//! Breaker, Queue, Outcomes
 
-use crate::domain::{
-    breaker::{Breaker, Forced, Open, Tally},
-    pause::Pause,
-    time::Timestamp,
-};
+use crate::domain::{Breaker, Forced, Open, OutcomeStats, Pause, Timestamp};
 use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unknown, put_f64, put_field, put_field_u64, put_id, put_option, put_text,
-    put_u64,
+    FORMAT, Read, Reader, Unknown, put_f64, put_field, put_field_u64, put_id, put_option, put_text, put_u64,
 };
 use bytes::Bytes;
-use std::collections::HashSet;
 
 pub(crate) fn breaker(breaker: &Breaker) -> Bytes {
     let mut out = vec![FORMAT];
@@ -52,26 +44,19 @@ fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
     let trips = read.u32()?;
     let last_error = read.text()?;
     let has = read.u8()?;
-    let open = if has & 1 != 0 {
-        Some(Open {
-            since: Timestamp::from_millis(read.u64()?),
-            probe_at: Timestamp::from_millis(read.u64()?),
+    let mut breaker = Breaker { transitions, trips, open: None, forced: None, last_error };
+    if has & 1 != 0 {
+        breaker.open = Some(Open {
+            since: read.time()?,
+            probe_at: read.time()?,
             successes: read.u32()?,
             failed_probe: if read.u8()? == 1 { Some(read.id()?) } else { None },
-        })
-    } else {
-        None
-    };
-    let forced = if has & 2 != 0 {
-        Some(Forced {
-            open: read.u8()? == 1,
-            since: Timestamp::from_millis(read.u64()?),
-            reason: read.text()?,
-        })
-    } else {
-        None
-    };
-    Ok(Breaker { transitions, trips, open, forced, last_error })
+        });
+    }
+    if has & 2 != 0 {
+        breaker.forced = Some(Forced { open: read.u8()? == 1, since: read.time()?, reason: read.text()? });
+    }
+    Ok(breaker)
 }
 
 mod queue_tag {
@@ -115,59 +100,53 @@ pub(crate) fn read_queue(record: &[u8]) -> Read<QueueRecord> {
     let mut read = Reader(record);
     read.format()?;
     let mut queue = QueueRecord::default();
-    queue.unknown = {
-        let queue = &mut queue;
-        read.fields(|tag, mut value| {
-            match tag {
-                queue_tag::PAUSE => {
-                    let until = value.option()?.map(Timestamp::from_millis);
-                    queue.pause = Some(Pause { until, reason: value.rest_text()? });
-                }
-                queue_tag::DEAD_LETTERS => queue.dead_letters = read_breaker_fields(&mut value)?,
-                queue_tag::FULL_IN_A_ROW => queue.full_in_a_row = value.u32()?,
-                _ => return Ok(false),
+    let unknown = read.fields(|tag, mut value| {
+        match tag {
+            queue_tag::PAUSE => {
+                queue.pause = Some(Pause { until: value.option_time()?, reason: value.rest_text()? });
             }
-            Ok(true)
-        })?
-    };
-    Ok(queue)
+            queue_tag::DEAD_LETTERS => queue.dead_letters = read_breaker_fields(&mut value)?,
+            queue_tag::FULL_IN_A_ROW => queue.full_in_a_row = value.u32()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    Ok(QueueRecord { unknown, ..queue })
 }
 
 /// What a closed breaker has counted under one epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct OutcomesRecord {
     pub(crate) epoch: u32,
-    pub(crate) tally: Tally,
-    /// Of the counter of successes: those after it are not in the tally yet.
+    pub(crate) outcome_stats: OutcomeStats,
+    /// Of the counter of successes: those after it are not in the outcome_stats yet.
     pub(crate) succeeded: u64,
 }
 
 pub(crate) fn outcomes(outcomes: &OutcomesRecord) -> Bytes {
     let mut out = vec![FORMAT];
-    let tally = &outcomes.tally;
+    let outcome_stats = &outcomes.outcome_stats;
     put_u64(&mut out, u64::from(outcomes.epoch));
     put_u64(&mut out, outcomes.succeeded);
-    put_u64(&mut out, u64::from(tally.row));
-    put_option(&mut out, tally.last_success.map(Timestamp::millis));
-    put_f64(&mut out, tally.outcomes);
-    put_f64(&mut out, tally.failures);
-    put_u64(&mut out, tally.failed.len() as u64);
-    for id in &tally.failed {
-        put_id(&mut out, id);
-    }
+    put_u64(&mut out, u64::from(outcome_stats.streak));
+    put_option(&mut out, outcome_stats.last_success.map(Timestamp::millis));
+    put_f64(&mut out, outcome_stats.outcomes);
+    put_f64(&mut out, outcome_stats.failures);
+    put_u64(&mut out, outcome_stats.failed.len() as u64);
+    outcome_stats.failed.iter().for_each(|id| put_id(&mut out, id));
     out.into()
 }
 
 pub(crate) fn read_outcomes(record: &[u8]) -> Read<OutcomesRecord> {
     let mut read = Reader(record);
     read.format()?;
-    let epoch = read.u32()?;
-    let succeeded = read.u64()?;
-    let row = read.u32()?;
-    let last_success = read.option()?.map(Timestamp::from_millis);
-    let (outcomes, failures) = (read.f64()?, read.f64()?);
-    let count = read.u64()?;
-    let failed = (0..count).map(|_| read.id()).collect::<Read<HashSet<_>>>()?;
-    let tally = Tally { failed, row, last_success, outcomes, failures };
-    Ok(OutcomesRecord { epoch, tally, succeeded })
+    let (epoch, succeeded) = (read.u32()?, read.u64()?);
+    let outcome_stats = OutcomeStats {
+        streak: read.u32()?,
+        last_success: read.option_time()?,
+        outcomes: read.f64()?,
+        failures: read.f64()?,
+        failed: read.list(Reader::id)?,
+    };
+    Ok(OutcomesRecord { epoch, outcome_stats, succeeded })
 }

@@ -1,44 +1,24 @@
 //! Extend: a lease goes on.
 
-use super::{Answers, batches};
-use crate::{
-    domain::{lease::Lease, settings::QueueSettings, time::Timestamp},
-    queue::{
-        context::{CallContext, after_some},
-        facts::LeaseFacts,
-        records,
-    },
-    store::{
-        Extend, Extended, LeaseLost, StoreError,
-        storage::{Applied, Batch, Fence, RecordKey, Storage, Table, Write},
-    },
-};
+use super::Answers;
+use crate::domain::{QueueSettings, Timestamp};
+use crate::queue::context::CallContext;
+use crate::queue::facts::LeaseFacts;
+use crate::queue::records::{self, LeaseTail};
+use crate::queue::refusal::Refusal;
+use crate::queue::undelivered::put_lease;
+use crate::queue::{Extend, Extended};
+use crate::store::Result;
+use crate::store::storage::{Applied, Batch, Fence, RecordKey, Storage, Table, Write};
 use bytes::Bytes;
 use std::{collections::HashSet, time::Duration};
 
-pub(super) async fn extend_all<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    extends: &[Extend],
-) -> Result<Vec<Result<Extended, LeaseLost>>, StoreError> {
-    let mut answers = Answers::new(extends.len());
-    let mut begun = false;
-    for batch in batches(extends, |extend| &extend.lease) {
-        let done = extend_batch(store, cx, batch, &mut answers).await;
-        done.map_err(|error| after_some(error, begun))?;
-        begun = true;
-    }
-    answers.all()
-}
-
-async fn extend_batch<S: Storage>(
-    store: &mut S,
-    cx: &mut CallContext<'_>,
-    mut extends: Vec<(usize, &Extend)>,
-    answers: &mut Answers<Result<Extended, LeaseLost>>,
-) -> Result<(), StoreError> {
-    let queue = extends[0].1.lease.queue.clone();
-    let settings = cx.queue(&queue);
+pub(super) async fn extend_batch<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, mut extends: Vec<(usize, &Extend)>,
+    answers: &mut Answers<Result<Extended, Refusal>>,
+) -> Result<()> {
+    let queue = &extends[0].1.lease.queue;
+    let settings = cx.queue(queue);
     while !extends.is_empty() {
         let now = store.now();
         let mut batch = Batch::default();
@@ -49,17 +29,14 @@ async fn extend_batch<S: Storage>(
             let expires_at = extended_to(extend, &settings, now);
             batch.writes.push(Write::Extend { number, expires_at });
         }
-        match store.apply(&queue, &batch).await? {
+        match store.apply(queue, &batch).await? {
             Applied::Done(done) => {
                 let raised = done.told.into_iter().zip(done.raised);
                 for ((at, extend), (record, expires_at)) in extends.iter().zip(raised) {
                     let number = extend.lease.number;
-                    let lease = records::readable(records::read_lease(&queue, number, &record))?;
+                    let lease = records::readable(records::read_lease(queue, number, &record))?;
                     let answer = match lease {
-                        Some(lease)
-                            if !extend.checkpoint.is_empty()
-                                || lease.tail.undelivered.is_some() =>
-                        {
+                        Some(lease) if !extend.checkpoint.is_empty() || lease.tail.undelivered.is_some() => {
                             write_lease(store, extend, &settings).await?
                         }
                         lease => Ok(Extended {
@@ -67,24 +44,23 @@ async fn extend_batch<S: Storage>(
                             cancel_requested: lease.is_some_and(|it| it.tail.cancel_requested),
                         }),
                     };
-                    answers.set(*at, answer);
+                    answers[*at] = Some(answer);
                 }
                 return Ok(());
             }
             Applied::Changed(failed) => {
                 let failed: HashSet<usize> = failed.into_iter().map(|(fence, _)| fence).collect();
-                let mut fence = 0;
+                let mut fences = 0..;
                 extends.retain(|(at, _)| {
-                    let lost = failed.contains(&fence);
-                    fence += 1;
+                    let lost = fences.next().is_some_and(|fence| failed.contains(&fence));
                     if lost {
-                        answers.set(*at, Err(LeaseLost));
+                        answers[*at] = Some(Err(Refusal::LeaseLost));
                     }
                     !lost
                 });
             }
             Applied::NoQueue => {
-                extends.iter().for_each(|(at, _)| answers.set(*at, Err(LeaseLost)));
+                extends.iter().for_each(|(at, _)| answers[*at] = Some(Err(Refusal::LeaseLost)));
                 return Ok(());
             }
         }
@@ -101,34 +77,19 @@ fn extended_to(extend: &Extend, settings: &QueueSettings, now: Timestamp) -> Tim
 
 /// With a checkpoint to save, or a return that is no longer wanted: its worker is there.
 async fn write_lease<S: Storage>(
-    store: &mut S,
-    extend: &Extend,
-    settings: &QueueSettings,
-) -> Result<Result<Extended, LeaseLost>, StoreError> {
-    let Lease { queue, number, .. } = &extend.lease;
+    store: &mut S, extend: &Extend, settings: &QueueSettings,
+) -> Result<Result<Extended, Refusal>> {
     loop {
-        let Some(found) = store.read(queue, &LeaseFacts::reads(*number)).await? else {
-            return Ok(Err(LeaseLost));
-        };
-        let (facts, _) = LeaseFacts::found(queue, *number, &mut found.into_iter())?;
-        let Some(facts) = facts.filter(|facts| facts.lease.lease.fence() == extend.lease.fence())
-        else {
-            return Ok(Err(LeaseLost));
-        };
-        let mut lease = facts.lease.clone();
+        let Some(facts) = LeaseFacts::read(store, &extend.lease).await? else { return Ok(Err(Refusal::LeaseLost)) };
+        let mut tail = LeaseTail { undelivered: None, ..facts.lease.tail.clone() };
         if !extend.checkpoint.is_empty() {
-            lease.tail.checkpoint.clone_from(&extend.checkpoint);
+            tail.checkpoint.clone_from(&extend.checkpoint);
         }
-        let before = lease.expires_at(facts.score);
-        lease.tail.undelivered = None;
+        let cancel_requested = tail.cancel_requested;
+        let before = facts.lease.expires_at(facts.score);
         let expires_at = extended_to(extend, settings, store.now()).max(before);
         // Another Extend may have raised the end since.
-        let fences = vec![facts.fence(), facts.expiry_fence()];
-        let mut batch = Batch { fences, ..Batch::default() };
-        let cancel_requested = lease.tail.cancel_requested;
-        let record = records::lease(&lease);
-        batch.writes.push(Write::PutLease { number: *number, expires_at, record });
-        if let Applied::Done(_) = store.apply(queue, &batch).await? {
+        if put_lease(store, &extend.lease.queue, &facts, tail, expires_at).await? {
             return Ok(Ok(Extended { expires_at, cancel_requested }));
         }
     }

@@ -1,26 +1,41 @@
-//! The dead letters of a queue: room, counts by type of error, and their breaker.
+//! Jobs are added to the dead letters of a queue.
 
-use super::{Changes, counted_as};
-use crate::{
-    domain::{
-        breaker::Guarded as BreakerKind, ids::QueueName, settings::QueueSettings, time::Timestamp,
-    },
-    queue::{
-        context::CallContext,
-        facts::{DeadFacts, QueueFacts},
-        records,
-    },
-    store::storage::{Fence, Index, Len, RecordKey, Table},
-};
+use super::Changes;
+use crate::domain::{BreakerKind, DeadReason, QueueName, QueueSettings, Timestamp};
+use crate::queue::context::CallContext;
+use crate::queue::facts::{DeadFacts, JobFacts, QueueFacts};
+use crate::queue::records::{self, QueueRecord};
+use crate::store::Result;
+use crate::store::storage::{Fence, Index, Len, Reads, RecordKey, Table};
+use bytes::Bytes;
+use std::borrow::Cow;
+
+/// Jobs die that no worker has, each out of an index: nothing else counts. Their places have been given up.
+pub(crate) async fn dead_letter_all<S: Reads>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, queue_facts: &QueueFacts,
+    jobs: &[(JobFacts, Index, DeadReason)], changes: &mut Changes,
+) -> Result<()> {
+    let facts = DeadFacts::read(store, queue, &jobs.iter().map(|(job, ..)| job).collect::<Vec<_>>()).await?;
+    let settings = cx.queue(queue);
+    let mut dead_letters = DeadLetters::new(queue, facts, queue_facts, &settings, store.now());
+    for (job, index, reason) in jobs {
+        dead_letters.leaves(*index);
+        let history = job.next_history(job.progress());
+        changes.dead_letter(job, history, *reason, None, &mut dead_letters, cx);
+    }
+    dead_letters.finish(changes, cx);
+    Ok(())
+}
 
 /// The dead letters of a queue while jobs are added to them: room, counts by type of error, and their breaker.
 pub(crate) struct DeadLetters<'a> {
-    pub(super) queue: &'a QueueName,
+    pub(crate) queue: &'a QueueName,
     pub(super) facts: DeadFacts,
     queue_facts: &'a QueueFacts,
-    record: records::QueueRecord,
+    /// After them.
+    record: Cow<'a, QueueRecord>,
     pub(super) settings: &'a QueueSettings,
-    pub(super) now: Timestamp,
+    pub(crate) now: Timestamp,
     breaker_moved: bool,
     /// Dead letters that must still find room when the batch is applied.
     listed: u64,
@@ -28,33 +43,22 @@ pub(crate) struct DeadLetters<'a> {
 
 impl<'a> DeadLetters<'a> {
     pub(crate) fn new(
-        queue: &'a QueueName,
-        facts: DeadFacts,
-        queue_facts: &'a QueueFacts,
-        settings: &'a QueueSettings,
+        queue: &'a QueueName, facts: DeadFacts, queue_facts: &'a QueueFacts, settings: &'a QueueSettings,
         now: Timestamp,
     ) -> Self {
-        Self {
-            queue,
-            facts,
-            queue_facts,
-            record: queue_facts.queue.clone(),
-            settings,
-            now,
-            breaker_moved: false,
-            listed: 0,
-        }
+        let record = Cow::Borrowed(&queue_facts.queue);
+        Self { queue, facts, queue_facts, record, settings, now, breaker_moved: false, listed: 0 }
     }
 
-    /// Whether the next one is overflow, and what that does to the breaker.
-    pub(super) fn admit(&mut self) -> bool {
+    /// The next one. Says whether it is overflow, what that does to the breaker is noted.
+    pub(super) fn goes_to_overflow(&mut self) -> bool {
         let listed = self.facts.depths.dead - self.facts.depths.overflow;
         let full = listed >= self.settings.dead_letters.max_entries;
-        let breaker = &self.settings.dead_letters.breaker;
-        let transitions = self.record.dead_letters.transitions;
-        let room =
-            self.record.dead_letters.bury(full, &mut self.record.full_in_a_row, breaker, self.now);
-        self.breaker_moved |= self.record.dead_letters.transitions != transitions;
+        let settings = &self.settings.dead_letters.breaker;
+        let QueueRecord { dead_letters, full_in_a_row, .. } = self.record.to_mut();
+        let transitions = dead_letters.transitions;
+        let room = dead_letters.dead_letter(full, full_in_a_row, settings, self.now);
+        self.breaker_moved |= dead_letters.transitions != transitions;
         room.overflow
     }
 
@@ -88,10 +92,6 @@ impl<'a> DeadLetters<'a> {
         self.listed += u64::from(!overflow);
     }
 
-    pub(super) fn count(&mut self, error_type: &str) -> String {
-        counted_as(&mut self.facts.error_types, error_type)
-    }
-
     pub(super) fn context(&self) -> Vec<(String, String)> {
         let work = self.queue_facts.breaker.state(&self.settings.breaker, self.now);
         let breaker = &self.settings.dead_letters.breaker;
@@ -99,13 +99,8 @@ impl<'a> DeadLetters<'a> {
         self.facts.depths.context([work, dead_letters])
     }
 
-    /// The record of the queue after them.
-    pub(crate) fn into_record(self) -> records::QueueRecord {
-        self.record
-    }
-
-    /// Fences and writes that all deaths of a batch share.
-    pub(crate) fn finish(&self, changes: &mut Changes, cx: &mut CallContext<'_>) {
+    /// Fences and writes that all deaths of a batch share. The record of the queue, where it is another now.
+    pub(crate) fn finish(self, changes: &mut Changes, cx: &mut CallContext<'_>) -> Option<(QueueRecord, Bytes)> {
         if self.listed > 0 {
             changes.fence(Fence::Room {
                 of: Len::Index(Index::Dead),
@@ -114,17 +109,16 @@ impl<'a> DeadLetters<'a> {
                 limit: self.settings.dead_letters.max_entries,
             });
         }
-        if self.record != self.queue_facts.queue {
-            changes.fence(self.queue_facts.queue_fence());
-            changes.put(Table::Queue, RecordKey::Only, records::queue(&self.record));
-        }
         if self.breaker_moved {
-            cx.breaker_moved(
-                self.queue,
-                BreakerKind::DeadLetters,
-                &self.record.dead_letters,
-                self.now,
-            );
+            cx.breaker_moved(self.queue, BreakerKind::DeadLetters, &self.record.dead_letters, self.now);
         }
+        let Cow::Owned(record) = self.record else { return None };
+        if record == self.queue_facts.queue {
+            return None;
+        }
+        changes.fence(self.queue_facts.queue_fence());
+        let bytes = records::queue(&record);
+        changes.put(Table::Queue, RecordKey::Only, bytes.clone());
+        Some((record, bytes))
     }
 }

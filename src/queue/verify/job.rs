@@ -1,28 +1,18 @@
 //! What is wrong with a job, from all that belongs to it at one moment. Pure.
 
-use super::moment::{Moment, WAITING, agrees};
-use crate::{
-    domain::{ids::QueueName, job::Spec},
-    queue::{
-        encoding::{FORMAT, Read, Unreadable},
-        records::{self, DeadRecord, History, LeaseRecord},
-        state_changes::{FIRST_FAILURE, LAST_FAILURE},
-    },
-    store::{
-        Check, StoreError,
-        storage::{Index, Member, Position, RecordKey, Table, flag},
-    },
-};
+use super::moment::{Moment, WAITING, owner, shown};
+use crate::domain::{QueueName, Spec};
+use crate::queue::encoding::{FORMAT, Read, Unreadable};
+use crate::queue::records::{self, DeadRecord, History, LeaseRecord, Whereabouts};
+use crate::queue::state_changes::{FIRST_FAILURE, LAST_FAILURE};
+use crate::store::storage::{Index, Member, Position, RecordKey, Table, flag};
+use crate::store::{Check, Result, StoreError};
 use bytes::Bytes;
 
 pub(super) type Findings = Vec<(Check, String)>;
 
 /// A record that a newer server wrote is an error that names it; a damaged one is `None`.
-pub(super) fn readable<T>(
-    queue: &QueueName,
-    what: &str,
-    read: Read<T>,
-) -> Result<Option<T>, StoreError> {
+pub(super) fn readable<T>(queue: &QueueName, what: &str, read: Read<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
         Err(Unreadable::Damaged) => Ok(None),
@@ -33,35 +23,36 @@ pub(super) fn readable<T>(
     }
 }
 
-/// How a job is named to people: by its number, and its id where its record can be read.
-pub(super) fn named(number: u64, job: Option<&Bytes>) -> String {
-    match job.map(|record| records::read_job_head(record)) {
-        Some(Ok(spec)) => format!("job {number} ({})", spec.id),
-        _ => format!("job {number}"),
-    }
-}
-
-pub(super) fn findings(queue: &QueueName, moment: &Moment) -> Result<Findings, StoreError> {
-    let name = named(moment.number, moment.record(Table::Job));
-    let mut found = Finder { queue, moment, name, found: Vec::new() };
-    let facts = found.read()?;
-    if facts.exists {
-        found.places(&facts);
-        found.lease(&facts);
-        found.dead(&facts);
-        found.completed(&facts);
-        found.deadline(&facts);
-        found.names(&facts)?;
-        found.parts(&facts);
+pub(super) fn findings(queue: &QueueName, moment: &Moment) -> Result<Findings> {
+    // By its number, and its id where its record can be read.
+    let name = match &moment.head {
+        Some(spec) => format!("job {} ({})", moment.number, spec.id),
+        None => format!("job {}", moment.number),
+    };
+    let found = Vec::new();
+    let (spec, history, lease, dead, places) = (None, None, None, None, places(moment));
+    let mut finder = Finder { queue, moment, name, found, spec, history, lease, dead, places };
+    finder.read()?;
+    if moment.record(Table::Job).is_some() {
+        finder.where_it_is();
+        finder.lease();
+        finder.dead();
+        finder.completed();
+        finder.deadline();
+        finder.names()?;
+        finder.parts();
     } else {
-        found.without_job()?;
+        finder.without_job()?;
     }
-    Ok(found.found)
+    Ok(finder.found)
 }
 
-/// What could be read. Of damaged records nothing else is asked.
-struct Facts {
-    exists: bool,
+struct Finder<'a> {
+    queue: &'a QueueName,
+    moment: &'a Moment,
+    name: String,
+    found: Findings,
+    // What could be read. Of damaged records nothing else is asked.
     spec: Option<Spec>,
     /// None inside: it has none. None: it is damaged.
     history: Option<Option<History>>,
@@ -70,326 +61,277 @@ struct Facts {
     places: Vec<Place>,
 }
 
-/// Where a job is.
-#[derive(Clone, Copy)]
-struct Place {
-    index: Index,
-    position: Option<Position>,
-}
+/// Where a job is; its position where it waits.
+type Place = (Index, Option<Position>);
 
-impl Place {
-    fn name(&self) -> &'static str {
-        match self.index {
-            Index::Ready => "READY",
-            Index::Scheduled | Index::Retrying => "SCHEDULED",
-            Index::Leased => "LEASED",
-            Index::Completed => "COMPLETED",
-            Index::Overflow => "DEAD (overflow)",
-            _ => "DEAD",
-        }
+fn place_name(index: Index) -> &'static str {
+    match index {
+        Index::Ready => "READY",
+        Index::Scheduled | Index::Retrying => "SCHEDULED",
+        Index::Leased => "LEASED",
+        Index::Completed => "COMPLETED",
+        Index::Overflow => "DEAD (overflow)",
+        _ => "DEAD",
     }
 }
 
-impl Facts {
+impl<'a> Finder<'a> {
     fn is_in(&self, indexes: &[Index]) -> bool {
-        self.places.iter().any(|place| indexes.contains(&place.index))
+        self.places.iter().any(|(index, _)| indexes.contains(index))
     }
 
-    fn waits(&self) -> bool {
-        self.is_in(&WAITING)
+    /// When it came to where its history says that it is, if that can be this index.
+    fn came_at(&self, index: Index) -> Option<u64> {
+        let history = self.history.as_ref()?.as_ref()?;
+        agrees(Some(history.whereabouts), index).then(|| history.at.millis())
     }
 
-    fn has_ended(&self) -> bool {
-        self.is_in(&[Index::Dead, Index::Overflow, Index::Completed])
-    }
-}
-
-struct Finder<'a> {
-    queue: &'a QueueName,
-    moment: &'a Moment,
-    name: String,
-    found: Findings,
-}
-
-impl Finder<'_> {
-    fn add(&mut self, check: Check, what: impl Into<String>) {
-        self.found.push((check, what.into()));
+    fn add(&mut self, check: Check, what: String) {
+        self.found.push((check, what));
     }
 
-    fn damaged(&mut self, what: &str) {
-        self.add(Check::Checksums, format!("{what} is not what was written"));
+    /// Something is wrong with the job at a place.
+    fn at(&mut self, place: &str, what: &str) {
+        self.add(Check::Places, format!("{}, {place}: {what}", self.name));
+    }
+
+    fn not_found_by(&mut self, what: &str) {
+        self.add(Check::Indexes, format!("{} cannot be found by its {what}", self.name));
+    }
+
+    fn wrongly(&mut self, one: &str) {
+        self.add(Check::Indexes, format!("one {one} leads to {}, wrongly", self.name));
     }
 
     /// A damaged record is a finding, and `None`.
-    fn check<T>(&mut self, what: &str, read: Read<T>) -> Result<Option<T>, StoreError> {
+    fn check<T>(&mut self, what: &str, read: Read<T>) -> Result<Option<T>> {
         let value = readable(self.queue, what, read)?;
         if value.is_none() {
-            self.damaged(what);
+            self.add(Check::Checksums, format!("{what} is not what was written"));
         }
         Ok(value)
     }
 
-    fn read(&mut self) -> Result<Facts, StoreError> {
-        let moment = self.moment;
-        let name = self.name.clone();
+    /// The same for the records of the job in one table; the last of them.
+    fn check_all<T>(&mut self, what: &str, table: Table, read: impl Fn(&Bytes) -> Read<T>) -> Result<Option<T>> {
+        let mut last = None;
+        for (_, record) in self.moment.all(table) {
+            last = self.check(&format!("{what} of {}", self.name), read(record))?;
+        }
+        Ok(last)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let (queue, moment) = (self.queue, self.moment);
         let body = moment.record(Table::Body);
-        let mut facts = Facts {
-            exists: moment.record(Table::Job).is_some(),
-            spec: None,
-            history: Some(None),
-            lease: None,
-            dead: None,
-            places: places(moment),
-        };
-        if let Some(record) = moment.record(Table::Job) {
-            let what = format!("the record of {name}");
-            facts.spec = self.check(&what, records::read_job(record, body))?;
-        }
-        if let Some(record) = moment.record(Table::History) {
-            let what = format!("the history of {name}");
-            facts.history = self.check(&what, records::read_history(record))?.map(Some);
-        }
-        if let Some(record) = moment.record(Table::Lease) {
-            let what = format!("the lease of {name}");
-            let lease = records::read_lease(self.queue, moment.number, record);
-            facts.lease = self.check(&what, lease)?;
-        }
-        if let Some(record) = moment.record(Table::Dead) {
-            let what = format!("the dead-letter record of {name}");
-            facts.dead = self.check(&what, records::read_dead(record))?;
-        }
-        if let Some(record) = moment.record(Table::Result) {
-            self.check(&format!("one result of {name}"), records::read_result(record))?;
-        }
-        for (_, record) in moment.all(Table::Attempt) {
-            self.check(&format!("one attempt of {name}"), records::read_attempt(record))?;
-        }
-        for (_, record) in moment.all(Table::Failure) {
-            self.check(&format!("one failure of {name}"), records::read_failure(record))?;
-        }
-        Ok(facts)
+        self.spec = self.check_all("the record", Table::Job, |it| records::read_job(it, body))?;
+        let history = self.check_all("the history", Table::History, |it| records::read_history(it))?;
+        let is_damaged = history.is_none() && moment.record(Table::History).is_some();
+        self.history = (!is_damaged).then_some(history);
+        let lease = |it: &Bytes| records::read_lease(queue, moment.number, it);
+        self.lease = self.check_all("the lease", Table::Lease, lease)?;
+        self.dead = self.check_all("the dead-letter record", Table::Dead, |it| records::read_dead(it))?;
+        self.check_all("one result", Table::Result, records::read_result)?;
+        self.check_all("one attempt", Table::Attempt, |it| records::read_attempt(it))?;
+        self.check_all("one failure", Table::Failure, |it| records::read_failure(it))?;
+        Ok(())
     }
 
     // ---- where it is ----
 
-    fn places(&mut self, facts: &Facts) {
-        let name = self.name.clone();
-        match &facts.places[..] {
-            [_] => {}
-            [] => self.add(Check::Places, format!("{name} is nowhere: no worker will be given it")),
-            several => {
-                let names: Vec<_> = several.iter().map(Place::name).collect();
-                let what = format!("{name} is in {} places: {}", names.len(), names.join(", "));
-                self.add(Check::Places, what);
-            }
+    fn where_it_is(&mut self) {
+        let names: Vec<_> = self.places.iter().map(|(index, _)| place_name(*index)).collect();
+        let name = &self.name;
+        match names.len() {
+            1 => {}
+            0 => self.add(Check::Places, format!("{name} is nowhere: no worker will be given it")),
+            count => self.add(Check::Places, format!("{name} is in {count} places: {}", names.join(", "))),
         }
-        for place in &facts.places {
-            for what in misplaced(facts, place, self.moment.position()) {
-                self.add(Check::Places, format!("{name}, {}: {what}", place.name()));
-            }
+        let off: Vec<_> = self.places.iter().map(|place| self.misplaced(*place)).collect();
+        for (name, what) in names.into_iter().zip(off) {
+            what.into_iter().for_each(|what| self.at(name, what));
         }
     }
 
-    fn lease(&mut self, facts: &Facts) {
-        let (moment, name) = (self.moment, self.name.clone());
-        let scored = moment.score(Index::Leased).is_some();
-        if moment.record(Table::Lease).is_some() && !scored {
-            self.add(Check::Places, format!("{name}, LEASED: its lease has no end"));
+    /// How a place is not the one that the records of the job say.
+    fn misplaced(&self, (index, position): Place) -> Vec<&'static str> {
+        let Some(history) = &self.history else { return Vec::new() };
+        if !agrees(history.as_ref().map(|history| history.whereabouts), index) {
+            return vec!["its history says that it is elsewhere"];
         }
-        if moment.record(Table::Lease).is_none() && scored {
-            self.add(Check::Places, format!("{name}, LEASED: its lease is not there"));
+        let leased = self.lease.as_ref().map(|lease| lease.position).filter(|_| index == Index::Leased);
+        // A job whose record is damaged says nothing, unless it has a history.
+        let expected = self.moment.position().filter(|_| history.is_some() || self.spec.is_some());
+        let (Some(is), Some(should)) = (position.or(leased), expected) else { return Vec::new() };
+        let off = [
+            (is.rank != should.rank, "its position is not that of its priority"),
+            (is.ready_at != should.ready_at, "its time is not the one that its records say"),
+            (is.tag != should.tag, "whether it has a history is said twice, differently"),
+            ((is.group, is.number) != (should.group, should.number), "its position is that of another job"),
+        ];
+        off.into_iter().filter(|(is_off, _)| *is_off).map(|(_, what)| what).collect()
+    }
+
+    fn lease(&mut self) {
+        let moment = self.moment;
+        let has_record = moment.record(Table::Lease).is_some();
+        match (has_record, moment.score(Index::Leased)) {
+            (true, None) => self.at("LEASED", "its lease has no end"),
+            (false, Some(_)) => self.at("LEASED", "its lease is not there"),
+            _ => {}
         }
-        let probe = facts.lease.as_ref().filter(|it| it.lease.flags & flag::PROBE != 0).map(|it| {
-            let epoch = it.lease.epoch;
-            (Member::Probe { epoch, number: moment.number }, it.lease.started_at.millis())
+        let lease = self.lease.as_ref().map(|it| it.lease.clone());
+        let own = lease.as_ref().filter(|it| it.flags & flag::PROBE != 0).map(|it| {
+            let member = Member::Probe { epoch: it.epoch, number: moment.number };
+            (member, it.started_at.millis())
         });
-        let entries: Vec<_> = moment.entries(Index::Probe).collect();
-        if let Some((member, started)) = &probe
-            && !entries.contains(&(member, *started))
-        {
-            let what = format!("{name}, LEASED: it is a probe that is not counted");
+        let (counted, others): (Vec<_>, Vec<_>) = moment
+            .entries(Index::Probe)
+            .partition(|(member, score)| own.as_ref().is_some_and(|own| (&own.0, own.1) == (*member, *score)));
+        if own.is_some() && counted.is_empty() {
+            let what = format!("{}, LEASED: it is a probe that is not counted", self.name);
             self.add(Check::Indexes, what);
         }
         // Of a lease that cannot be read it is not known.
-        let known = moment.record(Table::Lease).is_none() || facts.lease.is_some();
-        let own = probe.as_ref().map(|(member, started)| (member, *started));
-        for _ in entries.into_iter().filter(|entry| known && Some(*entry) != own) {
-            self.add(Check::Indexes, format!("one probe leads to {name}, wrongly"));
+        if !has_record || lease.is_some() {
+            others.iter().for_each(|_| self.wrongly("probe"));
         }
-        let Some(lease) = &facts.lease else { return };
         let bits = |table| moment.record(table).map_or(0, |it: &Bytes| records::traits(it));
         let traits = bits(Table::Job) | bits(Table::History);
-        if facts.spec.is_some() && lease.lease.flags & !flag::PROBE != traits {
-            let what = format!("{name}, LEASED: its lease does not know what belongs to it");
-            self.add(Check::Places, what);
+        if self.spec.is_some() && lease.is_some_and(|it| it.flags & !flag::PROBE != traits) {
+            self.at("LEASED", "its lease does not know what belongs to it");
         }
     }
 
-    fn dead(&mut self, facts: &Facts) {
-        let (moment, name) = (self.moment, self.name.clone());
-        let entries = [Index::Dead, Index::Overflow].map(|index| moment.score(index));
-        let scores: Vec<u64> = entries.into_iter().flatten().collect();
-        match moment.record(Table::Dead) {
-            None if scores.is_empty() => return,
-            None => self
-                .add(Check::Places, format!("{name}, DEAD: its dead-letter record is not there")),
-            Some(_) if scores.is_empty() => {
-                self.add(Check::Places, format!("{name}, DEAD: it is not in the order of deaths"));
-            }
-            Some(record) => {
+    fn dead(&mut self) {
+        let moment = self.moment;
+        let scores = [Index::Dead, Index::Overflow].map(|index| moment.score(index));
+        let mut scores = scores.into_iter().flatten().peekable();
+        match (moment.record(Table::Dead), scores.peek()) {
+            (None, None) => return,
+            (None, Some(_)) => self.at("DEAD", "its dead-letter record is not there"),
+            (Some(_), None) => self.at("DEAD", "it is not in the order of deaths"),
+            (Some(record), Some(_)) => {
                 let death = records::death_of(record);
-                if scores.iter().any(|score| *score != death) {
-                    let what = format!("{name}, DEAD: its position is not that of its death");
-                    self.add(Check::Places, what);
+                if scores.any(|score| score != death) {
+                    self.at("DEAD", "its position is not that of its death");
                 }
             }
         }
-        if let (Some((_, dead)), Some(Some(history))) = (&facts.dead, &facts.history)
-            && agrees(Some(history.whereabouts), Index::Dead)
-            && history.at != dead.died_at
-        {
-            let what = format!("{name}, DEAD: its history says that it died at another time");
-            self.add(Check::Places, what);
+        let died_at = self.dead.as_ref().map(|(_, dead)| dead.died_at.millis());
+        if self.came_at(Index::Dead).zip(died_at).is_some_and(|(came, died)| came != died) {
+            self.at("DEAD", "its history says that it died at another time");
         }
     }
 
-    fn completed(&mut self, facts: &Facts) {
-        let (moment, name) = (self.moment, self.name.clone());
-        let score = moment.score(Index::Completed);
-        if let (Some(score), Some(Some(history))) = (score, &facts.history)
-            && agrees(Some(history.whereabouts), Index::Completed)
-            && history.at.millis() != score
-        {
-            let what =
-                format!("{name}, COMPLETED: its history says that it was done at another time");
-            self.add(Check::Places, what);
+    fn completed(&mut self) {
+        let score = self.moment.score(Index::Completed);
+        if self.came_at(Index::Completed).zip(score).is_some_and(|(came, done)| came != done) {
+            self.at("COMPLETED", "its history says that it was done at another time");
         }
-        if moment.record(Table::Result).is_some() && score.is_none() {
-            self.add(Check::Indexes, format!("one result leads to {name}, wrongly"));
+        if self.moment.record(Table::Result).is_some() && score.is_none() {
+            self.wrongly("result");
         }
     }
 
     // ---- what leads to it ----
 
-    fn deadline(&mut self, facts: &Facts) {
-        let (Some(spec), Some(history)) = (&facts.spec, &facts.history) else { return };
+    fn deadline(&mut self) {
+        let (Some(spec), Some(history)) = (&self.spec, &self.history) else { return };
         let deadline = match history {
             Some(history) => history.progress.deadline(spec.expires_at),
             None => spec.expires_at,
         };
         let deadline = deadline.map(|at| at.millis());
         let score = self.moment.score(Index::Deadline);
-        let name = self.name.clone();
         // While it is leased its deadline may have been passed over.
-        if facts.waits() && deadline.is_some() && score.is_none() {
-            self.add(Check::Indexes, format!("{name} cannot be found by its deadline"));
+        if self.is_in(&WAITING) && deadline.is_some() && score.is_none() {
+            self.not_found_by("deadline");
         }
-        if score.is_some() && (facts.has_ended() || score != deadline) {
-            self.add(Check::Indexes, format!("one deadline leads to {name}, wrongly"));
+        let has_ended = self.is_in(&[Index::Dead, Index::Overflow, Index::Completed]);
+        if score.is_some() && (has_ended || score != deadline) {
+            self.wrongly("deadline");
         }
     }
 
     /// Its id and its idempotency key.
-    fn names(&mut self, facts: &Facts) -> Result<(), StoreError> {
+    fn names(&mut self) -> Result<()> {
         let (moment, number) = (self.moment, self.moment.number);
-        let name = self.name.clone();
-        let own_id = facts.spec.as_ref().and_then(|spec| records::own_id(spec, number));
-        let starts = |record: Option<&Bytes>| {
-            record.is_some_and(|record| record.starts_with(&records::owner(number)))
-        };
-        if let Some(id) = &own_id
-            && !starts(moment.of_text(Table::Id, id))
-        {
-            self.add(Check::Indexes, format!("{name} cannot be found by its id"));
+        let ids = self.names_in(Table::Id)?;
+        let keys = self.names_in(Table::Key)?;
+        let Some(spec) = &self.spec else { return Ok(()) };
+        let (own_id, own_key) = (records::own_id(spec, number), spec.key.clone());
+        let starts = |record: Option<&Bytes>| record.is_some_and(|it| it.starts_with(&records::owner(number)));
+        if own_id.as_ref().is_some_and(|id| !starts(moment.of_text(Table::Id, id))) {
+            self.not_found_by("id");
         }
-        let completed = facts.is_in(&[Index::Completed]);
-        let live = facts.waits() || facts.is_in(&[Index::Leased]);
-        let key = facts.spec.as_ref().and_then(|spec| spec.key.as_deref());
-        let holds = |record: &Bytes| records::read_key(record).is_ok_and(|it| it.free_at.is_none());
-        if let Some(key) = key.filter(|_| live) {
-            let record = moment.of_text(Table::Key, key);
-            if !starts(record) || !record.is_some_and(holds) {
-                self.add(Check::Indexes, format!("{name} cannot be found by its idempotency key"));
-            }
+        let own_key = own_key.as_deref();
+        let live = self.is_in(&WAITING) || self.is_in(&[Index::Leased]);
+        if own_key.is_some_and(|key| live && !keys.contains(&key)) {
+            self.not_found_by("idempotency key");
         }
-        for (text, _) in self.own_ids()? {
-            if facts.spec.is_some() && own_id.as_deref() != Some(&*text) {
-                self.add(Check::Indexes, format!("one id leads to {name}, wrongly"));
-            }
+        for _ in ids.iter().filter(|id| own_id.as_deref() != Some(**id)) {
+            self.wrongly("id");
         }
-        for text in self.own_keys()? {
-            if facts.spec.is_some() && (key != Some(&*text) || completed) {
-                self.add(Check::Indexes, format!("one idempotency key leads to {name}, wrongly"));
-            }
+        for _ in keys.iter().filter(|key| own_key != Some(**key)) {
+            self.wrongly("idempotency key");
         }
         Ok(())
     }
 
-    /// The ids that name this job.
-    fn own_ids(&mut self) -> Result<Vec<(Box<str>, u64)>, StoreError> {
-        let mut own = Vec::new();
-        for (key, record) in self.moment.all(Table::Id) {
-            let RecordKey::Text(text) = key else { continue };
-            let id =
-                self.check(&format!("the record of the id {text:?}"), records::read_id(record))?;
-            own.extend(id.map(|id| (text.clone(), id.number)));
+    /// The ids that name this job, or the keys that it has.
+    fn names_in(&mut self, table: Table) -> Result<Vec<&'a str>> {
+        let mut names = Vec::new();
+        for (key, record) in self.moment.all(table) {
+            let what = format!("the record of {}", shown(table, key));
+            let owner = self.check(&what, owner(table, key, record))?.flatten();
+            if let (RecordKey::Text(text), true) = (key, owner == Some(self.moment.number)) {
+                names.push(&**text);
+            }
         }
-        let number = self.moment.number;
-        own.retain(|(_, of)| *of == number);
-        Ok(own)
-    }
-
-    /// The keys that this job holds and that are not free at a time.
-    fn own_keys(&mut self) -> Result<Vec<Box<str>>, StoreError> {
-        let mut own = Vec::new();
-        for (key, record) in self.moment.all(Table::Key) {
-            let RecordKey::Text(text) = key else { continue };
-            let what = format!("the record of the idempotency key {text:?}");
-            let record = self.check(&what, records::read_key(record))?;
-            let record =
-                record.filter(|it| it.number == self.moment.number && it.free_at.is_none());
-            own.extend(record.map(|_| text.clone()));
-        }
-        Ok(own)
+        Ok(names)
     }
 
     /// Its body, attempts and failures.
-    fn parts(&mut self, facts: &Facts) {
-        let (moment, name) = (self.moment, self.name.clone());
+    fn parts(&mut self) {
+        let moment = self.moment;
         let traits = moment.record(Table::Job).map_or(0, |it| records::traits(it));
         if moment.record(Table::Body).is_some() && traits & flag::BODY == 0 {
-            self.add(Check::Indexes, format!("one body leads to {name}, wrongly"));
+            self.wrongly("body");
         }
-        let Some(history) = &facts.history else { return };
-        let known = moment.attempts();
-        let there: Vec<_> = parts_of(moment, Table::Attempt).collect();
-        let gaps = known.iter().filter(|part| !there.contains(part)).count();
-        if gaps > 0 {
-            self.add(Check::Indexes, format!("{gaps} attempts of {name} are not there"));
-        }
-        for _ in there.iter().filter(|part| !known.contains(part)) {
-            self.add(Check::Indexes, format!("one attempt leads to {name}, wrongly"));
-        }
+        let Some(history) = &self.history else { return };
         let failed = history.as_ref().is_some_and(|it| it.progress.first_failed_at.is_some());
-        let failures: Vec<_> = parts_of(moment, Table::Failure).collect();
-        if failed && !failures.contains(&FIRST_FAILURE) {
-            self.add(Check::Indexes, format!("the first failure of {name} is not there"));
+        let parts = |table| {
+            let part = |(key, _): (&RecordKey, _)| match key {
+                RecordKey::Part(_, part) => Some(*part),
+                _ => None,
+            };
+            moment.all(table).filter_map(part).collect::<Vec<u8>>()
+        };
+        let (known, attempts): (Vec<_>, _) = (moment.attempts().collect(), parts(Table::Attempt));
+        let gaps = known.iter().filter(|part| !attempts.contains(part)).count();
+        if gaps > 0 {
+            self.add(Check::Indexes, format!("{gaps} attempts of {} are not there", self.name));
         }
-        let wrong = |part: &&u8| !failed || ![FIRST_FAILURE, LAST_FAILURE].contains(*part);
-        for _ in failures.iter().filter(wrong) {
-            self.add(Check::Indexes, format!("one failure leads to {name}, wrongly"));
+        for _ in attempts.iter().filter(|part| !known.contains(part)) {
+            self.wrongly("attempt");
+        }
+        let failures = parts(Table::Failure);
+        if failed && !failures.contains(&FIRST_FAILURE) {
+            self.add(Check::Indexes, format!("the first failure of {} is not there", self.name));
+        }
+        for _ in failures.iter().filter(|part| !failed || **part > LAST_FAILURE) {
+            self.wrongly("failure");
         }
     }
 
     // ---- a job that is not there ----
 
     /// All that is left of it.
-    fn without_job(&mut self) -> Result<(), StoreError> {
-        let moment = self.moment;
-        let number = moment.number;
-        for place in places(moment) {
-            let what = format!("{} holds job {number}, which is not there", place.name());
-            self.add(Check::Places, what);
+    fn without_job(&mut self) -> Result<()> {
+        let (moment, number) = (self.moment, self.moment.number);
+        for (index, _) in self.places.clone() {
+            self.add(Check::Places, format!("{} holds job {number}, which is not there", place_name(index)));
         }
         let of_table = [
             (Table::History, "the history"),
@@ -405,79 +347,48 @@ impl Finder<'_> {
                 self.add(Check::Indexes, format!("{one} of job {number} is there without it"));
             }
         }
-        let ids = self.own_ids()?.into_iter().map(|_| "id");
-        let keys = self.own_keys()?.into_iter().map(|_| "idempotency key");
-        let deadline = moment.score(Index::Deadline).map(|_| "deadline");
-        let probes = moment.entries(Index::Probe).map(|_| "probe");
-        for one in ids.chain(keys).chain(deadline).chain(probes) {
-            let what = format!("one {one} leads to job {number}, which is not there");
-            self.add(Check::Indexes, what);
+        let names = [
+            ("id", self.names_in(Table::Id)?.len()),
+            ("idempotency key", self.names_in(Table::Key)?.len()),
+            ("deadline", moment.entries(Index::Deadline).count()),
+            ("probe", moment.entries(Index::Probe).count()),
+        ];
+        for (one, count) in names {
+            for _ in 0..count {
+                self.add(Check::Indexes, format!("one {one} leads to job {number}, which is not there"));
+            }
         }
         Ok(())
     }
-}
-
-fn parts_of(moment: &Moment, table: Table) -> impl Iterator<Item = u8> {
-    moment.all(table).filter_map(|(key, _)| match key {
-        RecordKey::Part(_, part) => Some(*part),
-        _ => None,
-    })
 }
 
 /// Wherever something says that the job is.
 fn places(moment: &Moment) -> Vec<Place> {
     let mut places = Vec::new();
     for index in WAITING {
-        for (member, _) in moment.entries(index) {
-            let position = match member {
-                Member::Position(position) => Some(*position),
-                _ => None,
-            };
-            places.push(Place { index, position });
-        }
+        places.extend(moment.entries(index).map(|(member, _)| match member {
+            Member::Position(position) => (index, Some(*position)),
+            _ => (index, None),
+        }));
     }
-    let mut numbered = |index: Index, is_there: bool| {
-        if is_there {
-            places.push(Place { index, position: None });
-        }
-    };
     let has = |index| moment.score(index).is_some();
     let lease = moment.record(Table::Lease).is_some();
-    numbered(Index::Leased, lease || has(Index::Leased));
     let dead = moment.record(Table::Dead).is_some() && !has(Index::Overflow);
-    numbered(Index::Dead, dead || has(Index::Dead));
-    numbered(Index::Overflow, has(Index::Overflow));
-    numbered(Index::Completed, has(Index::Completed));
+    let numbered = [(Index::Leased, lease), (Index::Dead, dead), (Index::Overflow, false), (Index::Completed, false)];
+    let there = numbered.into_iter().filter(|(index, by_record)| *by_record || has(*index));
+    places.extend(there.map(|(index, _)| (index, None)));
     places
 }
 
-/// How a place is not the one that the records of the job say. `expected`: where it waits or has waited.
-fn misplaced(facts: &Facts, place: &Place, expected: Option<Position>) -> Vec<&'static str> {
-    let mut off = Vec::new();
-    let Some(history) = &facts.history else { return off };
-    let whereabouts = history.as_ref().map(|history| history.whereabouts);
-    if !agrees(whereabouts, place.index) {
-        off.push("its history says that it is elsewhere");
-        return off;
+/// Whether a job that has been there last can be in this index. `None`: it has no history.
+fn agrees(whereabouts: Option<Whereabouts>, index: Index) -> bool {
+    let waits = |first: Index| [Index::Ready, Index::Leased, first].contains(&index);
+    match whereabouts {
+        // A promotion and a take write nothing about it.
+        None | Some(Whereabouts::Scheduled) => waits(Index::Scheduled),
+        Some(Whereabouts::Ready) => waits(Index::Ready),
+        Some(Whereabouts::Retrying) => waits(Index::Retrying),
+        Some(Whereabouts::Completed) => index == Index::Completed,
+        Some(Whereabouts::Dead | Whereabouts::Overflow) => [Index::Dead, Index::Overflow].contains(&index),
     }
-    // A job whose record is damaged says nothing, unless it has a history.
-    let expected = expected.filter(|_| history.is_some() || facts.spec.is_some());
-    let leased = facts.lease.as_ref().map(|lease| lease.position);
-    let leased = leased.filter(|_| place.index == Index::Leased);
-    let position = place.position.or(leased);
-    if let (Some(position), Some(expected)) = (position, expected) {
-        if position.rank != expected.rank {
-            off.push("its position is not that of its priority");
-        }
-        if position.ready_at != expected.ready_at {
-            off.push("its time is not the one that its records say");
-        }
-        if position.tag != expected.tag {
-            off.push("whether it has a history is said twice, differently");
-        }
-        if (position.group, position.number) != (expected.group, expected.number) {
-            off.push("its position is that of another job");
-        }
-    }
-    off
 }

@@ -7,23 +7,15 @@ mod ordered_index;
 mod queue_data;
 mod take;
 
-use super::{
-    StoreError,
-    storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken},
-};
-use crate::{
-    domain::{ids::QueueName, store_clock::StoreClock, time::Timestamp},
-    env::Clock,
-};
-use queue_data::QueueData;
-use std::{
-    collections::BTreeMap,
-    ops::{
-        Bound::{Excluded, Unbounded},
-        Range,
-    },
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use super::Result;
+use super::storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken};
+use crate::domain::{QueueName, StoreClock, Timestamp};
+use crate::env::Clock;
+pub(super) use queue_data::QueueData;
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A handle; clones are handles on the same data.
 #[derive(Clone, Debug)]
@@ -54,6 +46,17 @@ impl MemoryStorage {
         let time = StoreClock::start(Some(lock(&self.time).kept()), clock.read());
         Self { data: self.data.clone(), time: Arc::new(Mutex::new(time)), clock }
     }
+
+    /// `change` gets the queue, store time, and how many leases there are of all queues.
+    fn change<T>(&self, queue: &QueueName, change: impl FnOnce(&mut QueueData, Timestamp, usize) -> T) -> Option<T> {
+        let now = self.now();
+        let Data { queues, leases, .. } = &mut *lock(&self.data);
+        let queue = queues.get_mut(queue)?;
+        let before = queue.leases();
+        let changed = change(queue, now, *leases);
+        *leases = *leases - before + queue.leases();
+        Some(changed)
+    }
 }
 
 impl Reads for MemoryStorage {
@@ -61,31 +64,18 @@ impl Reads for MemoryStorage {
         lock(&self.time).now(self.clock.read())
     }
 
-    async fn read(
-        &mut self,
-        queue: &QueueName,
-        reads: &[Read],
-    ) -> Result<Option<Vec<Found>>, StoreError> {
+    async fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Result<Option<Vec<Found>>> {
         let data = lock(&self.data);
         Ok(data.queues.get(queue).map(|queue| reads.iter().map(|read| queue.read(read)).collect()))
     }
 
-    async fn queues(
-        &mut self,
-        after: Option<&QueueName>,
-        limit: usize,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
         let data = lock(&self.data);
-        let beyond =
-            data.queues.range::<QueueName, _>((after.map_or(Unbounded, Excluded), Unbounded));
+        let beyond = data.queues.range::<QueueName, _>((after.map_or(Unbounded, Excluded), Unbounded));
         Ok(beyond.take(limit).map(|(name, _)| name.clone()).collect())
     }
 
-    async fn holders(
-        &mut self,
-        table: Table,
-        key: &RecordKey,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn holders(&mut self, table: Table, key: &RecordKey) -> Result<Vec<QueueName>> {
         let data = lock(&self.data);
         let holders = data.queues.iter().filter(|(_, queue)| queue.record(table, key).is_some());
         Ok(holders.map(|(name, _)| name.clone()).collect())
@@ -93,62 +83,32 @@ impl Reads for MemoryStorage {
 }
 
 impl Storage for MemoryStorage {
-    async fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Result<Applied, StoreError> {
-        let now = self.now();
-        let mut data = lock(&self.data);
-        let data = &mut *data;
-        let Some(queue) = data.queues.get_mut(queue) else {
-            return Ok(Applied::NoQueue);
-        };
-        let leases = queue.leases();
-        let applied = queue.apply(batch, now);
-        data.leases = data.leases - leases + queue.leases();
-        Ok(applied)
+    async fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Result<Applied> {
+        Ok(self.change(queue, |queue, now, _| queue.apply(batch, now)).unwrap_or(Applied::NoQueue))
     }
 
-    async fn take(
-        &mut self,
-        queue: &QueueName,
-        take: &Take<'_>,
-    ) -> Result<Option<Taken>, StoreError> {
-        let now = self.now();
-        let mut data = lock(&self.data);
-        let data = &mut *data;
-        let Some(queue) = data.queues.get_mut(queue) else {
-            return Ok(None);
-        };
-        let taken = queue.take(take, take.max_leases.saturating_sub(data.leases), now);
-        data.leases += taken.jobs.len();
-        Ok(Some(taken))
+    async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>> {
+        Ok(self.change(queue, |queue, now, leases| queue.take(take, take.max_leases.saturating_sub(leases), now)))
     }
 
-    async fn register(&mut self, queue: &QueueName, max: usize) -> Result<bool, StoreError> {
+    async fn register(&mut self, queue: &QueueName, max: usize) -> Result<bool> {
         let now = self.now();
-        let mut data = lock(&self.data);
-        if data.queues.contains_key(queue) {
+        let queues = &mut lock(&self.data).queues;
+        let is_there = queues.contains_key(queue);
+        if !is_there && queues.len() < max {
+            queues.insert(queue.clone(), QueueData::new(now));
             return Ok(true);
         }
-        if data.queues.len() >= max {
-            return Ok(false);
-        }
-        data.queues.insert(queue.clone(), QueueData::new(now));
-        Ok(true)
+        Ok(is_there)
     }
 
-    async fn forget(
-        &mut self,
-        queue: &QueueName,
-        unused_since: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let mut data = lock(&self.data);
-        let unused = data.queues.get(queue).is_some_and(|queue| queue.is_unused(unused_since));
-        if unused {
-            data.queues.remove(queue);
-        }
-        Ok(unused)
+    async fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> Result<bool> {
+        let queues = &mut lock(&self.data).queues;
+        let is_unused = queues.get(queue).is_some_and(|queue| queue.is_unused(unused_since));
+        Ok(is_unused && queues.remove(queue).is_some())
     }
 
-    async fn numbers(&mut self, count: u64) -> Result<Range<u64>, StoreError> {
+    async fn numbers(&mut self, count: u64) -> Result<Range<u64>> {
         let mut data = lock(&self.data);
         let first = data.next_number;
         data.next_number += count;

@@ -1,10 +1,8 @@
 //! One index of one queue.
 
 use crate::store::storage::{Entry, Index, Member};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound::{Excluded, Unbounded},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Entries by score, and then by the bytes of their member, as the other engines order them. A member has one score.
 #[derive(Debug)]
@@ -41,45 +39,28 @@ impl OrderedIndex {
         self.scores.get(&member.bytes(self.index)).copied()
     }
 
-    pub(super) fn first_score(&self) -> Option<u64> {
-        self.order.first().map(|(score, _)| *score)
-    }
-
     /// Entries in their order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
         self.order.iter().filter_map(|key| self.entry(key))
     }
 
-    /// Of entries with at most this score, the first ones.
-    pub(super) fn due(&self, up_to: u64, limit: usize) -> Vec<Entry> {
-        self.range(None, Some(up_to), limit, false)
-    }
-
     /// See [`crate::store::storage::Read::Range`].
-    pub(super) fn range(
-        &self,
-        after: Option<&Entry>,
-        up_to: Option<u64>,
-        limit: usize,
-        reverse: bool,
-    ) -> Vec<Entry> {
+    pub(super) fn range(&self, after: Option<&Entry>, up_to: Option<u64>, limit: usize, reverse: bool) -> Vec<Entry> {
         let after = after.map(|entry| self.key(entry));
         // The first key that is no longer within `up_to`: no member is less than an empty one.
         let end = up_to.and_then(|score| score.checked_add(1)).map(|score| (score, Vec::new()));
-        if reverse {
-            let end = [after, end].into_iter().flatten().min().map_or(Unbounded, Excluded);
-            let entries = self.order.range((Unbounded, end)).rev();
-            entries.take(limit).filter_map(|key| self.entry(key)).collect()
-        } else {
-            let entries = self.order.range((after.map_or(Unbounded, Excluded), Unbounded));
-            let entries = entries.take_while(|key| end.as_ref().is_none_or(|end| *key < end));
-            entries.take(limit).filter_map(|key| self.entry(key)).collect()
+        let (first, end) = if reverse { (None, [after, end].into_iter().flatten().min()) } else { (after, end) };
+        if first.is_some() && end.as_ref().is_some_and(|end| Some(end) <= first.as_ref()) {
+            return Vec::new();
         }
+        let mut keys = self.order.range((first.map_or(Unbounded, Excluded), end.map_or(Unbounded, Excluded)));
+        let next = || if reverse { keys.next_back() } else { keys.next() };
+        std::iter::from_fn(next).take(limit).filter_map(|key| self.entry(key)).collect()
     }
 
     /// How many entries stand before this one, which need not be there; counted up to `limit`.
-    pub(super) fn ahead(&self, entry: &Entry, limit: usize) -> usize {
-        self.order.range(..self.key(entry)).take(limit).count()
+    pub(super) fn ahead(&self, entry: &Entry, limit: usize) -> u64 {
+        self.order.range(..self.key(entry)).take(limit).count() as u64
     }
 
     fn key(&self, entry: &Entry) -> (u64, Vec<u8>) {

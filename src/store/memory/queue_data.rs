@@ -1,22 +1,18 @@
 //! The records, entries and counters of one queue; how they are read, compared and written.
 
 use super::ordered_index::OrderedIndex;
-use crate::{
-    domain::time::Timestamp,
-    store::storage::{
-        Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member,
-        Read, RecordKey, Table, Was, Write,
-    },
+use crate::domain::Timestamp;
+use crate::store::storage::{
+    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, Read, RecordKey, Table,
+    Was, Write,
 };
-use bytes::{BufMut, Bytes, BytesMut};
-use std::{
-    array,
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound::{Excluded, Unbounded},
-};
+use bytes::Bytes;
+use std::array;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
 #[derive(Debug)]
-pub(super) struct QueueData {
+pub(in crate::store) struct QueueData {
     /// By [`Table`].
     tables: [BTreeMap<RecordKey, Bytes>; Table::ALL.len()],
     /// By [`Index`]. Expiries of leases stand in `Leased` alone.
@@ -29,7 +25,7 @@ pub(super) struct QueueData {
 }
 
 impl QueueData {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(in crate::store) fn new(now: Timestamp) -> Self {
         Self {
             tables: array::from_fn(|_| BTreeMap::new()),
             indexes: Index::ALL.map(OrderedIndex::new),
@@ -40,7 +36,7 @@ impl QueueData {
         }
     }
 
-    pub(super) fn record(&self, table: Table, key: &RecordKey) -> Option<&Bytes> {
+    pub(in crate::store) fn record(&self, table: Table, key: &RecordKey) -> Option<&Bytes> {
         self.table(table).get(key)
     }
 
@@ -64,11 +60,8 @@ impl QueueData {
     pub(super) fn is_unused(&self, since: Timestamp) -> bool {
         // What describes the queue itself and not its jobs. `Outcomes` is a part of the breaker's state.
         let of_queue = [Table::Queue, Table::Version, Table::Breaker, Table::Outcomes];
-        self.used < since
-            && Table::ALL
-                .iter()
-                .all(|table| of_queue.contains(table) || self.table(*table).is_empty())
-            && self.indexes.iter().all(|index| index.len() == 0)
+        let of_jobs = Table::ALL.into_iter().filter(|table| !of_queue.contains(table)).map(Len::Table);
+        self.used < since && of_jobs.chain(Index::ALL.map(Len::Index)).all(|of| self.len(of) == 0)
     }
 
     fn table(&self, table: Table) -> &BTreeMap<RecordKey, Bytes> {
@@ -80,16 +73,25 @@ impl QueueData {
     }
 
     fn len(&self, of: Len) -> u64 {
-        let len = match of {
-            Len::Table(table) => self.table(table).len(),
-            Len::Index(index) => self.index(index).len(),
-        };
-        len as u64
+        match of {
+            Len::Table(table) => self.table(table).len() as u64,
+            Len::Index(index) => self.index(index).len() as u64,
+        }
+    }
+
+    /// The first goes of counters and of marks that are more than so many.
+    pub(in crate::store) fn forget_epochs(&mut self, most: usize) {
+        if self.counters.len() > most {
+            self.counters.pop_first();
+        }
+        if self.marks.len() > most {
+            self.marks.pop_first();
+        }
     }
 
     // ---- read ----
 
-    pub(super) fn read(&self, read: &Read) -> Found {
+    pub(in crate::store) fn read(&self, read: &Read) -> Found {
         match read {
             Read::Record(table, key) => Found::Record(self.record(*table, key).cloned()),
             Read::Score(index, member) => Found::Score(self.index(*index).score(member)),
@@ -97,8 +99,7 @@ impl QueueData {
                 Found::Entries(self.index(*index).range(after.as_ref(), *up_to, *limit, *reverse))
             }
             Read::Ahead(position, limit) => {
-                let ahead = self.index(Index::Ready).ahead(&Entry::ready(*position), *limit);
-                Found::Number(ahead as u64)
+                Found::Number(self.index(Index::Ready).ahead(&Entry::ready(*position), *limit))
             }
             Read::Len(of) => Found::Number(self.len(*of)),
             Read::Counters(group) => Found::Counters(self.counters_of(*group)),
@@ -113,8 +114,7 @@ impl QueueData {
 
     fn counters_of(&self, group: CounterGroup) -> Vec<(Counter, i64)> {
         let is_in_group = |counter: &Counter| match (group, counter) {
-            (CounterGroup::Totals, Counter::Total(_))
-            | (CounterGroup::ErrorTypes, Counter::ErrorType(_)) => true,
+            (CounterGroup::Totals, Counter::Total(_)) | (CounterGroup::ErrorTypes, Counter::ErrorType(_)) => true,
             (CounterGroup::Succeeded(epoch), Counter::Succeeded(of)) => epoch == *of,
             _ => false,
         };
@@ -126,9 +126,8 @@ impl QueueData {
 
     pub(super) fn apply(&mut self, batch: &Batch, now: Timestamp) -> Applied {
         debug_assert_eq!(broken_rule(batch), None, "{batch:?}");
-        let found = batch.fences.iter().map(|fence| self.failed(fence));
-        let failed: Vec<_> =
-            found.enumerate().filter_map(|(at, was)| was.map(|was| (at, was))).collect();
+        let fences = batch.fences.iter().enumerate();
+        let failed: Vec<_> = fences.filter_map(|(at, fence)| Some((at, self.failed(fence)?))).collect();
         if !failed.is_empty() {
             return Applied::Changed(failed);
         }
@@ -151,41 +150,30 @@ impl QueueData {
 
     /// What a fence found that does not hold.
     fn failed(&self, fence: &Fence) -> Option<Was> {
-        let (holds, was) = match fence {
-            Fence::Begins(table, key, prefix) | Fence::Tell(table, key, prefix) => {
-                let record = self.record(*table, key);
-                let holds = record.is_some_and(|record| record.starts_with(prefix));
-                (holds, Was::Record(record.cloned()))
-            }
-            Fence::Is(table, key, expected) => {
-                let record = self.record(*table, key);
-                (record == Some(expected), Was::Record(record.cloned()))
-            }
-            Fence::Absent(table, key) => {
-                let record = self.record(*table, key);
-                (record.is_none(), Was::Record(record.cloned()))
-            }
+        if let Some((table, key)) = fence.record() {
+            let record = self.record(table, key);
+            return (!fence.holds(record.map(AsRef::as_ref))).then(|| Was::Record(record.cloned()));
+        }
+        match fence {
             Fence::At(index, entry) => {
                 let score = self.index(*index).score(&entry.member);
-                (score == Some(entry.score), Was::Score(score))
+                (score != Some(entry.score)).then_some(Was::Score(score))
             }
             Fence::Room { of, minus, add, limit } => {
                 let less = minus.iter().map(|of| self.len(*of)).sum();
                 let len = self.len(*of).saturating_sub(less);
-                (len.saturating_add(*add) <= *limit, Was::Len(len))
+                (len.saturating_add(*add) > *limit).then_some(Was::Len(len))
             }
-        };
-        (!holds).then_some(was)
+            _ => None,
+        }
     }
 
-    fn write(&mut self, write: &Write, now: Timestamp, done: &mut Done) {
+    pub(in crate::store) fn write(&mut self, write: &Write, now: Timestamp, done: &mut Done) {
         match write {
             Write::Put(table, key, record) => {
                 self.table_mut(*table).insert(key.clone(), record.clone());
             }
-            Write::PutLease { number, expires_at, record } => {
-                self.put_lease(*number, *expires_at, record.clone());
-            }
+            Write::PutLease { number, expires_at, record } => self.put_lease(*number, *expires_at, record.clone()),
             Write::Delete(table, key) => {
                 self.table_mut(*table).remove(key);
                 if let (Table::Lease, RecordKey::Number(number)) = (table, key) {
@@ -195,26 +183,28 @@ impl QueueData {
             Write::DeleteParts(table, number) => {
                 let parts = RecordKey::Part(*number, 0)..=RecordKey::Part(*number, u8::MAX);
                 let table = self.table_mut(*table);
-                let keys: Vec<_> = table.range(parts).map(|(key, _)| key.clone()).collect();
-                for key in keys {
-                    table.remove(&key);
-                }
+                let parts: Vec<_> = table.range(parts).map(|(part, _)| part.clone()).collect();
+                parts.iter().for_each(|part| drop(table.remove(part)));
             }
             Write::Insert(index, entry) => self.index_mut(*index).insert(entry),
             Write::Remove(index, entry) => self.index_mut(*index).remove(&entry.member),
             Write::Extend { number, expires_at } => {
                 let leased = self.index_mut(Index::Leased);
-                let old = leased.score(&Member::Number(*number));
-                let end =
-                    old.map_or(*expires_at, |old| Timestamp::from_millis(old).max(*expires_at));
+                let mut end = expires_at.millis();
                 // Without a lease there is nothing to extend: a fence on the lease comes with it.
-                if old.is_some() {
-                    leased.insert(&Entry::number(end.millis(), *number));
+                if let Some(old) = leased.score(&Member::Number(*number)) {
+                    end = end.max(old);
+                    leased.insert(&Entry::number(end, *number));
                 }
-                done.raised.push(end);
+                done.raised.push(Timestamp::from_millis(end));
             }
             Write::AppendDead { index, number, record } => {
-                done.deaths.push(self.append_dead(*index, *number, record));
+                self.last_death += 1;
+                let death = self.last_death;
+                self.index_mut(*index).insert(&Entry::number(death, *number));
+                let numbered = [&death.to_be_bytes(), &record[..]].concat();
+                self.table_mut(Table::Dead).insert(RecordKey::Number(*number), numbered.into());
+                done.deaths.push(death);
             }
             Write::Add(counter, delta) => {
                 let sum = self.counters.get(counter).copied().unwrap_or_default();
@@ -236,22 +226,11 @@ impl QueueData {
         self.index_mut(Index::Leased).insert(&Entry::number(expires_at.millis(), number));
     }
 
-    fn append_dead(&mut self, index: Index, number: u64, record: &Bytes) -> u64 {
-        self.last_death += 1;
-        let death = self.last_death;
-        self.index_mut(index).insert(&Entry::number(death, number));
-        let mut numbered = BytesMut::with_capacity(8 + record.len());
-        numbered.put_u64(death);
-        numbered.put_slice(record);
-        self.table_mut(Table::Dead).insert(RecordKey::Number(number), numbered.freeze());
-        death
-    }
-
     /// Up to `limit` due entries of each index become ready, with the positions that they have.
     pub(super) fn promote(&mut self, limit: usize, now: Timestamp) -> usize {
         let mut promoted = 0;
         for index in [Index::Retrying, Index::Scheduled] {
-            for entry in self.index(index).due(now.millis(), limit) {
+            for entry in self.index(index).range(None, Some(now.millis()), limit, false) {
                 self.index_mut(index).remove(&entry.member);
                 self.index_mut(Index::Ready).insert(&Entry { score: 0, member: entry.member });
                 promoted += 1;
@@ -264,35 +243,20 @@ impl QueueData {
 /// Which rule of [`Batch`] this one breaks. Engines rely on them, and a batch that breaks one may work here alone.
 fn broken_rule(batch: &Batch) -> Option<&'static str> {
     let (mut fenced, mut written) = (BTreeSet::new(), BTreeSet::new());
-    for fence in &batch.fences {
-        let first = match fence {
-            Fence::Begins(table, key, _)
-            | Fence::Tell(table, key, _)
-            | Fence::Is(table, key, _)
-            | Fence::Absent(table, key) => fenced.insert((*table, key.clone())),
-            Fence::At(..) | Fence::Room { .. } => true,
-        };
-        if !first {
-            return Some("a record is fenced twice");
-        }
+    if !batch.fences.iter().filter_map(Fence::record).all(|record| fenced.insert(record)) {
+        return Some("a record is fenced twice");
     }
     for write in &batch.writes {
-        let first = match write {
-            Write::Put(table, key, _) | Write::Delete(table, key) => {
-                written.insert((*table, key.clone()))
-            }
-            Write::PutLease { number, .. } => {
-                written.insert((Table::Lease, RecordKey::Number(*number)))
-            }
-            Write::AppendDead { number, .. } => {
-                written.insert((Table::Dead, RecordKey::Number(*number)))
-            }
+        let record = match write {
+            Write::Put(table, key, _) | Write::Delete(table, key) => (*table, key.clone()),
+            Write::PutLease { number, .. } => (Table::Lease, RecordKey::Number(*number)),
+            Write::AppendDead { number, .. } => (Table::Dead, RecordKey::Number(*number)),
             Write::Insert(Index::Leased, _) | Write::Remove(Index::Leased, _) => {
                 return Some("`Leased` is written with `Lease` alone");
             }
-            _ => true,
+            _ => continue,
         };
-        if !first {
+        if !written.insert(record) {
             return Some("a record is written twice");
         }
     }

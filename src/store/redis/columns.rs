@@ -1,30 +1,34 @@
 //! Reads and batches as the scripts get them: columns of arguments, each of one kind and for one key.
 
-use super::{
-    keys::Key,
-    reply::{Read as Replied, Reply, bytes_of, unexpected},
+use super::keys::{ERROR_TYPES, Key, STATE, field, key_in};
+use super::reply::{Reply, bytes_of, int_of, score_of, unexpected};
+use crate::domain::Timestamp;
+use crate::store::Result;
+use crate::store::storage::{
+    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, Publish, Read,
+    RecordKey, Table, Was, Write,
 };
-use crate::{
-    domain::time::Timestamp,
-    store::{
-        redis::connection::Arg,
-        storage::{
-            Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark,
-            Member, Publish, Read, RecordKey, Table, Was, Write,
-        },
-    },
-};
-use redis::Value;
+use bytes::Bytes;
+use redis::{RedisWrite, ToRedisArgs, Value};
 
 /// Arguments of one column: Lua's `unpack` fails near 8,000.
 const COLUMN_MAX: usize = 4_000;
+/// Fields of the state that are fenced with one look at it.
+const STATE_MAX: usize = 1_000;
 /// Of each index, in one script.
 pub(super) const PROMOTED_MAX: usize = 1_000;
 /// Scores are doubles, which hold whole numbers up to this one. Times and numbers of jobs have 48 bits.
 pub(super) const SCORE_MAX: u64 = 1 << 53;
 
+/// One argument of a script.
+pub(super) type Arg = Vec<u8>;
+
+pub(super) fn decimal(number: u64) -> Arg {
+    number.to_string().into_bytes()
+}
+
 pub(super) fn score(score: u64) -> Arg {
-    score.min(SCORE_MAX).into()
+    decimal(score.min(SCORE_MAX))
 }
 
 /// The last part that a record of this table usually has: 10 first and 40 last attempts, the first and the last failure.
@@ -33,7 +37,7 @@ fn last_part(table: Table) -> u8 {
     if table == Table::Failure { 1 } else { 50 }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Column {
     kind: &'static str,
     key: usize,
@@ -45,19 +49,26 @@ struct Column {
 }
 
 /// Columns and the keys that they name by position.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Columns {
-    keys: Vec<Key>,
+    pub(super) keys: Vec<Key>,
+    /// Fields of the state that are read, or fenced whole.
+    state: Column,
+    /// Other fields of it that are numbers: what is added, and what they rise to.
+    added: Vec<(Arg, i64)>,
+    raised: Vec<(Arg, u64)>,
+    /// How many of the columns are fences.
+    fences: usize,
     columns: Vec<Column>,
 }
 
 impl Columns {
     /// `keys`: those that the script has in fixed positions.
     fn new(keys: &[Key]) -> Self {
-        Self { keys: keys.to_vec(), columns: Vec::new() }
+        Self { keys: keys.to_vec(), ..Self::default() }
     }
 
-    fn position(&mut self, key: Key) -> usize {
+    fn key_position(&mut self, key: Key) -> usize {
         let known = self.keys.iter().position(|other| *other == key);
         known.unwrap_or_else(|| {
             self.keys.push(key);
@@ -65,21 +76,25 @@ impl Columns {
         })
     }
 
+    /// A key that is named in an argument.
+    fn key_argument(&mut self, key: Key) -> Arg {
+        decimal(self.key_position(key) as u64 + 1)
+    }
+
     fn alone(&mut self, kind: &'static str, key: Key, args: Vec<Arg>, of: usize) {
-        let key = self.position(key);
-        self.columns.push(Column { kind, key, args, wanted: Vec::new(), of: vec![of] });
+        let key = self.key_position(key);
+        self.columns.push(Column { kind, key, args, of: vec![of], ..Column::default() });
     }
 
     /// The column of this kind and key that has room for `more` arguments.
     fn joined(&mut self, kind: &'static str, key: Key, more: usize) -> &mut Column {
-        let key = self.position(key);
+        let key = self.key_position(key);
         let fits = |column: &Column| {
             let length = column.args.len() + column.wanted.len() + more;
             column.kind == kind && column.key == key && length <= COLUMN_MAX
         };
         let at = self.columns.iter().position(fits).unwrap_or_else(|| {
-            let (args, wanted, of) = (Vec::new(), Vec::new(), Vec::new());
-            self.columns.push(Column { kind, key, args, wanted, of });
+            self.columns.push(Column { kind, key, ..Column::default() });
             self.columns.len() - 1
         });
         &mut self.columns[at]
@@ -88,16 +103,31 @@ impl Columns {
     fn join<const N: usize>(&mut self, kind: &'static str, key: Key, args: [Arg; N]) {
         self.joined(kind, key, N).args.extend(args);
     }
+}
 
-    pub(super) fn keys(&self) -> &[Key] {
-        &self.keys
-    }
-
-    pub(super) fn write(&self, out: &mut Vec<Arg>) {
+impl ToRedisArgs for Columns {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let counts = [self.state.args.len(), self.added.len(), self.raised.len(), self.fences];
+        let mut numbers: Vec<u8> = counts.into_iter().flat_map(|count| (count as u16).to_be_bytes()).collect();
         for column in &self.columns {
-            let length = (column.args.len() + column.wanted.len()) as u64;
-            out.extend([column.kind.into(), (column.key as u64 + 1).into(), length.into()]);
-            out.extend(column.args.iter().chain(&column.wanted).cloned());
+            let length = column.args.len() + column.wanted.len();
+            numbers.push(column.key as u8 + 1);
+            numbers.extend((length as u16).to_be_bytes());
+        }
+        out.write_arg(&numbers);
+        let (added, raised) = (self.added.iter(), self.raised.iter());
+        self.state.args.iter().for_each(|field| out.write_arg(field));
+        added
+            .clone()
+            .map(|(field, _)| field)
+            .chain(raised.clone().map(|(field, _)| field))
+            .for_each(|field| out.write_arg(field));
+        self.state.wanted.iter().for_each(|record| out.write_arg(record));
+        added.for_each(|(_, delta)| out.write_arg_fmt(delta));
+        raised.for_each(|(_, to)| out.write_arg_fmt(to));
+        for column in &self.columns {
+            out.write_arg(column.kind.as_bytes());
+            column.args.iter().chain(&column.wanted).for_each(|arg| out.write_arg(arg));
         }
     }
 }
@@ -109,188 +139,155 @@ fn key_of(len: Len) -> (Key, &'static str) {
     }
 }
 
-fn counter(counter: &Counter) -> (Key, Vec<u8>) {
-    match counter {
-        Counter::Total(at) => (Key::Totals, vec![*at]),
-        Counter::ErrorType(text) => (Key::ErrorTypes, text.as_bytes().to_vec()),
-        Counter::Succeeded(epoch) => (Key::Succeeded, epoch.to_be_bytes().to_vec()),
-    }
+/// In the state.
+fn total(at: u8) -> Vec<u8> {
+    vec![b't', b':', at]
 }
 
-fn mark(mark: Mark) -> Vec<u8> {
-    match mark {
-        Mark::LastSuccess(epoch) => [b"s", &epoch.to_be_bytes()[..]].concat(),
-    }
+fn succeeded(epoch: u32) -> Vec<u8> {
+    [b"s", &epoch.to_be_bytes()[..]].concat()
+}
+
+fn mark(Mark::LastSuccess(epoch): Mark) -> Vec<u8> {
+    [b"m", &epoch.to_be_bytes()[..]].concat()
+}
+
+/// The number of a field, at first 0.
+fn of<N: Default>(numbers: &mut Vec<(Arg, N)>, field: Arg) -> &mut N {
+    let known = numbers.iter().position(|(other, _)| *other == field);
+    let at = known.unwrap_or_else(|| {
+        numbers.push((field, N::default()));
+        numbers.len() - 1
+    });
+    &mut numbers[at].1
 }
 
 // ---- reads ----
-
-/// What `SCAN` found: the keys, or that there are too many for one reply.
-#[derive(Debug)]
-pub(super) enum Scanned {
-    Keys(Vec<Vec<u8>>),
-    TooMany,
-}
 
 /// A read's answer, or what it takes to get it.
 #[derive(Debug)]
 pub(super) enum Answer {
     Found(Found),
-    Scan(Scanned),
+    /// The keys of a table; none: there are too many for one reply.
+    Keys(Option<Vec<Vec<u8>>>),
 }
 
 impl Columns {
     pub(super) fn of_reads(reads: &[Read]) -> Self {
-        let mut columns = Self::new(&[Key::State]);
+        let mut columns = Self::new(&[STATE]);
         for (at, read) in reads.iter().enumerate() {
             match read {
-                Read::Record(table, key) => {
-                    let column = columns.joined("HMGET", Key::table(*table), 1);
-                    column.args.push(key.bytes().into());
-                    column.of.push(at);
-                }
-                Read::Score(index, member) => {
-                    let column = columns.joined("ZMSCORE", Key::Index(*index), 1);
-                    column.args.push(member.bytes(*index).into());
-                    column.of.push(at);
-                }
-                Read::Mark(which) => {
-                    let column = columns.joined("ZMSCORE", Key::Marks, 1);
-                    column.args.push(mark(*which).into());
-                    column.of.push(at);
-                }
+                Read::Record(table, key) => columns.ask("HMGET", Key::table(*table), field(*table, key), at),
+                Read::Score(index, member) => columns.ask("ZMSCORE", Key::Index(*index), member.bytes(*index), at),
+                Read::Mark(which) => columns.ask("HMGET", STATE, mark(*which), at),
                 Read::Range { index, after, up_to, limit, reverse } => {
                     let bound = up_to.map_or_else(Arg::default, score);
-                    let mut args = vec![Arg::from(*reverse), (*limit as u64).into(), bound];
+                    let mut args = vec![decimal(u64::from(*reverse)), decimal(*limit as u64), bound];
                     if let Some(after) = after {
-                        args.extend([score(after.score), after.member.bytes(*index).into()]);
+                        args.extend([score(after.score), after.member.bytes(*index)]);
                     }
                     columns.alone("RANGE", Key::Index(*index), args, at);
                 }
                 Read::Ahead(position, _) => {
                     let member = Member::Position(*position).bytes(Index::Ready);
-                    let args = vec!["-".into(), [b"(", &member[..]].concat().into()];
+                    let args = vec!["-".into(), [b"(", &member[..]].concat()];
                     columns.alone("ZLEXCOUNT", Key::Index(Index::Ready), args, at);
                 }
-                Read::Len(Len::Table(Table::Version)) => {
-                    columns.alone("SCAN", Key::State, Vec::new(), at);
+                // There are other tables in the same hash.
+                Read::Len(Len::Table(table)) if Key::table(*table) != Key::Table(*table) => {
+                    columns.alone("SCAN", Key::table(*table), Vec::new(), at);
                 }
                 Read::Len(len) => {
                     let (key, command) = key_of(*len);
                     columns.alone(command, key, Vec::new(), at);
                 }
-                Read::Counters(group) => {
-                    let (key, command, args) = match group {
-                        CounterGroup::Totals => (Key::Totals, "HGETALL", Vec::new()),
-                        CounterGroup::ErrorTypes => (Key::ErrorTypes, "HGETALL", Vec::new()),
-                        CounterGroup::Succeeded(epoch) => {
-                            let (key, field) = counter(&Counter::Succeeded(*epoch));
-                            (key, "HMGET", vec![field.into()])
-                        }
-                    };
-                    columns.alone(command, key, args, at);
+                Read::Counters(CounterGroup::Totals) => {
+                    (0..Counter::TOTALS).for_each(|which| columns.ask("HMGET", STATE, total(which), at));
                 }
-                Read::Scan(table, ..) => {
-                    columns.alone("SCAN", Key::table(*table), Vec::new(), at);
-                }
+                Read::Counters(CounterGroup::ErrorTypes) => columns.alone("HGETALL", ERROR_TYPES, Vec::new(), at),
+                Read::Counters(CounterGroup::Succeeded(epoch)) => columns.ask("HMGET", STATE, succeeded(*epoch), at),
+                Read::Scan(table, ..) => columns.alone("SCAN", Key::table(*table), Vec::new(), at),
             }
         }
         columns
     }
 
+    /// For one of the commands that answer with a list, in the order of its fields.
+    fn ask(&mut self, kind: &'static str, key: Key, field: Vec<u8>, at: usize) {
+        let column = if key == STATE { &mut self.state } else { self.joined(kind, key, 1) };
+        column.args.push(field);
+        column.of.push(at);
+    }
+
     /// The answers in the order asked.
-    pub(super) fn answers(&self, reads: &[Read], reply: &mut Reply) -> Replied<Vec<Answer>> {
-        let mut answers: Vec<Option<Answer>> = Vec::new();
-        answers.resize_with(reads.len(), || None);
-        for column in &self.columns {
-            let value = reply.value()?;
-            if let [only] = column.of[..]
-                && !matches!(reads[only], Read::Record(..) | Read::Score(..) | Read::Mark(_))
-            {
-                answers[only] = Some(answer(&reads[only], value)?);
-                continue;
-            }
-            let mut found = Reply::of(value)?;
-            for at in &column.of {
-                let found = match reads[*at] {
-                    Read::Record(..) => Found::Record(found.bytes()?),
-                    _ => Found::Score(found.score()?),
-                };
-                answers[*at] = Some(Answer::Found(found));
+    pub(super) fn answers(&self, reads: &[Read], reply: &mut Reply) -> Result<Vec<Answer>> {
+        let mut answers = Vec::new();
+        answers.resize_with(reads.len(), || Answer::Keys(None));
+        for column in [&self.state].into_iter().chain(&self.columns) {
+            for (nth, at) in column.of.iter().enumerate() {
+                let found = answer(&reads[*at], reply.value()?, column.args.get(nth))?;
+                match (&mut answers[*at], found) {
+                    (Answer::Found(Found::Counters(all)), Answer::Found(Found::Counters(more))) => all.extend(more),
+                    (answer, found) => *answer = found,
+                }
             }
         }
-        answers.into_iter().map(|answer| answer.ok_or_else(unexpected)).collect()
+        Ok(answers)
     }
 }
 
-fn answer(read: &Read, value: Value) -> Replied<Answer> {
+/// `field`: that was asked for, where it was one.
+fn answer(read: &Read, value: Value, field: Option<&Arg>) -> Result<Answer> {
     Ok(Answer::Found(match read {
+        Read::Record(..) => Found::Record(bytes_of(value)?),
+        Read::Score(..) | Read::Mark(_) => Found::Score(score_of(&value)?),
         Read::Range { index, reverse, .. } => {
-            let mut found = Reply::of(value)?;
-            let mut entries = Vec::with_capacity(found.left() / 2);
-            while found.left() > 0 {
+            let mut entries = Reply::of(value)?.rest(|found| {
                 let member = Member::read(*index, &found.bytes()?.unwrap_or_default());
-                let score = found.score_up()?;
-                entries.push(Entry { score, member: member.ok_or_else(unexpected)? });
-            }
+                Ok(Entry { score: found.score_up()?, member: member.ok_or_else(unexpected)? })
+            })?;
             if *reverse {
                 entries.reverse();
             }
             Found::Entries(entries)
         }
-        Read::Ahead(_, most) => {
-            Found::Number((super::reply::int_of(&value)?.cast_unsigned()).min(*most as u64))
-        }
-        Read::Len(Len::Table(table)) if !matches!(value, Value::Int(_)) => {
+        Read::Ahead(_, most) => Found::Number(int_of(&value)?.cast_unsigned().min(*most as u64)),
+        Read::Len(Len::Table(table)) if matches!(value, Value::Array(_)) => {
             Found::Number(keys_of(*table, value)?.len() as u64)
         }
-        Read::Len(_) => Found::Number(super::reply::int_of(&value)?.cast_unsigned()),
-        Read::Counters(group) => Found::Counters(counters(*group, value)?),
-        Read::Scan(table, ..) => {
-            if matches!(value, Value::Int(_)) {
-                return Ok(Answer::Scan(Scanned::TooMany));
-            }
-            return Ok(Answer::Scan(Scanned::Keys(keys_of(*table, value)?)));
+        Read::Len(_) => Found::Number(int_of(&value)?.cast_unsigned()),
+        Read::Counters(CounterGroup::ErrorTypes) => Found::Counters(error_types(value)?),
+        Read::Counters(_) if value == Value::Nil => Found::Counters(Vec::new()),
+        Read::Counters(group) => {
+            let counter = match (group, field.and_then(|field| field.last())) {
+                (CounterGroup::Succeeded(epoch), _) => Counter::Succeeded(*epoch),
+                (_, which) => Counter::Total(*which.ok_or_else(unexpected)?),
+            };
+            Found::Counters(vec![(counter, int_of(&value)?)])
         }
-        Read::Record(..) | Read::Score(..) | Read::Mark(_) => return Err(unexpected()),
+        Read::Scan(..) if matches!(value, Value::Int(_)) => return Ok(Answer::Keys(None)),
+        Read::Scan(table, ..) => return Ok(Answer::Keys(Some(keys_of(*table, value)?))),
     }))
 }
 
-fn keys_of(table: Table, value: Value) -> Replied<Vec<Vec<u8>>> {
-    let mut found = Reply::of(value)?;
-    let mut keys = Vec::with_capacity(found.left());
-    while found.left() > 0 {
-        keys.extend(found.bytes()?.map(Vec::from));
-    }
-    Ok(scanned_keys(table, keys))
+fn keys_of(table: Table, value: Value) -> Result<Vec<Vec<u8>>> {
+    let fields = Reply::of(value)?.rest(Reply::bytes)?;
+    Ok(scanned_keys(table, fields.into_iter().flatten().map(Vec::from)))
 }
 
-/// In order; the state has other fields than versions.
-pub(super) fn scanned_keys(table: Table, mut keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    keys.retain(|key| table != Table::Version || key.len() == 2);
+/// In order, of these fields of its hash.
+pub(super) fn scanned_keys(table: Table, fields: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut keys: Vec<_> = fields.into_iter().filter_map(|field| key_in(table, &field)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-fn counters(group: CounterGroup, value: Value) -> Replied<Vec<(Counter, i64)>> {
-    let mut found = Reply::of(value)?;
-    if let CounterGroup::Succeeded(epoch) = group {
-        let count = match found.value()? {
-            Value::Nil => return Ok(Vec::new()),
-            count => super::reply::int_of(&count)?,
-        };
-        return Ok(vec![(Counter::Succeeded(epoch), count)]);
-    }
-    let mut counters = Vec::with_capacity(found.left() / 2);
-    while found.left() > 0 {
-        let (field, count) = (found.bytes()?.unwrap_or_default(), found.int()?);
-        let counter = match group {
-            CounterGroup::Totals => Counter::Total(*field.first().ok_or_else(unexpected)?),
-            _ => Counter::ErrorType(std::str::from_utf8(&field).map_err(|_| unexpected())?.into()),
-        };
-        counters.push((counter, count));
-    }
+fn error_types(value: Value) -> Result<Vec<(Counter, i64)>> {
+    let mut counters = Reply::of(value)?.rest(|found| {
+        let (text, count) = (found.text()?, found.int()?);
+        Ok((Counter::ErrorType(text.into()), count))
+    })?;
     counters.sort_unstable();
     Ok(counters)
 }
@@ -298,12 +295,8 @@ fn counters(group: CounterGroup, value: Value) -> Replied<Vec<(Counter, i64)>> {
 // ---- batches ----
 
 /// In the positions that lib.lua names.
-pub(super) const FIXED: [Key; 4] = [
-    Key::State,
-    Key::Index(Index::Ready),
-    Key::Index(Index::Scheduled),
-    Key::Index(Index::Retrying),
-];
+pub(super) const FIXED: [Key; 4] =
+    [STATE, Key::Index(Index::Ready), Key::Index(Index::Scheduled), Key::Index(Index::Retrying)];
 
 impl Columns {
     pub(super) fn of_batch(batch: &Batch) -> Self {
@@ -311,138 +304,135 @@ impl Columns {
         for (at, fence) in batch.fences.iter().enumerate() {
             columns.fence(at, fence);
         }
+        columns.fences = columns.columns.len();
         for write in &batch.writes {
             columns.writing(write);
         }
         columns
     }
 
-    /// It has a write that TIME is compared for.
-    pub(super) fn promotes(&self) -> bool {
-        self.columns.iter().any(|column| column.kind == "PROMOTE")
-    }
-
     fn fence(&mut self, at: usize, fence: &Fence) {
+        let whole = |bytes: &Bytes| Some(bytes.to_vec());
         let (kind, key, field, wanted) = match fence {
-            Fence::Begins(table, key, bytes) => ("BEGINS", table, key, Some(bytes)),
-            Fence::Tell(table, key, bytes) => ("TELL", table, key, Some(bytes)),
-            Fence::Is(table, key, bytes) => ("IS", table, key, Some(bytes)),
-            Fence::Absent(table, key) => ("ABSENT", table, key, None),
-            Fence::At(index, entry) => {
-                let column = self.joined("AT", Key::Index(*index), 2);
-                column.args.push(entry.member.bytes(*index).into());
-                column.wanted.push(score(entry.score));
-                column.of.push(at);
-                return;
-            }
+            Fence::Begins(table, key, bytes) => ("BEGINS", Key::table(*table), field(*table, key), whole(bytes)),
+            Fence::Tell(table, key, bytes) => ("TELL", Key::table(*table), field(*table, key), whole(bytes)),
+            Fence::Is(table, key, bytes) => ("IS", Key::table(*table), field(*table, key), whole(bytes)),
+            Fence::Absent(table, key) => ("ABSENT", Key::table(*table), field(*table, key), None),
+            Fence::At(index, entry) => ("AT", Key::Index(*index), entry.member.bytes(*index), Some(score(entry.score))),
             Fence::Room { of, minus, add, limit } => {
                 let (key, command) = key_of(*of);
-                let mut args = vec![Arg::from(*add), (*limit).into(), command.into()];
+                let mut args = vec![decimal(*add), decimal(*limit), command.into()];
                 for len in *minus {
                     let (key, command) = key_of(*len);
-                    let position = self.position(key) as u64 + 1;
-                    args.extend([command.into(), position.into()]);
+                    args.extend([command.into(), self.key_argument(key)]);
                 }
-                self.alone("ROOM", key, args, at);
-                return;
+                return self.alone("ROOM", key, args, at);
             }
         };
-        let column = self.joined(kind, Key::table(*key), 2);
-        column.args.push(field.bytes().into());
-        column.wanted.extend(wanted.map(|bytes| Arg::from(&bytes[..])));
+        // Of the state, what is empty stands for what is absent.
+        let of_state = match (kind, &wanted) {
+            ("IS", Some(record)) => !record.is_empty(),
+            (kind, _) => kind == "ABSENT",
+        };
+        let column = match key == STATE && of_state && self.state.args.len() < STATE_MAX {
+            true => &mut self.state,
+            false => self.joined(kind, key, 2),
+        };
+        let empty = (column.kind.is_empty() && wanted.is_none()).then(Arg::default);
+        column.args.push(field);
+        column.wanted.extend(wanted.or(empty));
         column.of.push(at);
     }
 
     fn writing(&mut self, write: &Write) {
         match write {
             Write::Put(table, key, record) => {
-                self.join("HSET", Key::table(*table), [key.bytes().into(), Arg::from(&record[..])]);
+                self.join("HSET", Key::table(*table), [field(*table, key), record.to_vec()]);
                 if matches!(key, RecordKey::Part(_, part) if *part > last_part(*table)) {
-                    self.join("HSET", Key::State, ["parts".into(), u64::from(u8::MAX).into()]);
+                    self.join("HSET", STATE, ["parts".into(), decimal(u64::from(u8::MAX))]);
                 }
             }
             Write::PutLease { number, expires_at, record } => {
                 let key = RecordKey::Number(*number).bytes();
-                let record = Arg::from(&record[..]);
-                self.join("HSET", Key::Table(Table::Lease), [key.clone().into(), record]);
-                let expiry = score(expires_at.millis());
-                self.join("ZADD", Key::Index(Index::Leased), [expiry, key.into()]);
+                self.join("HSET", Key::Table(Table::Lease), [key.clone(), record.to_vec()]);
+                self.join("ZADD", Key::Index(Index::Leased), [score(expires_at.millis()), key]);
             }
             Write::Delete(table, key) => {
-                self.join("HDEL", Key::table(*table), [key.bytes().into()]);
+                self.join("HDEL", Key::table(*table), [field(*table, key)]);
                 if *table == Table::Lease {
-                    self.join("ZREM", Key::Index(Index::Leased), [key.bytes().into()]);
+                    self.join("ZREM", Key::Index(Index::Leased), [key.bytes()]);
                 }
             }
             Write::DeleteParts(table, number) => {
-                let column = self.joined("PARTS", Key::table(*table), 2);
+                let kind = if *table == Table::Failure { "FAILURES" } else { "ATTEMPTS" };
+                let column = self.joined(kind, Key::table(*table), 2);
                 if column.args.is_empty() {
-                    column.args.push(u64::from(last_part(*table)).into());
+                    column.args.push(decimal(u64::from(last_part(*table))));
                 }
-                column.args.push(RecordKey::Number(*number).bytes().into());
+                column.args.push(RecordKey::Number(*number).bytes());
             }
             Write::Insert(index, entry) => {
-                let member = entry.member.bytes(*index).into();
-                self.join("ZADD", Key::Index(*index), [score(entry.score), member]);
+                self.join("ZADD", Key::Index(*index), [score(entry.score), entry.member.bytes(*index)]);
             }
-            Write::Remove(index, entry) => {
-                self.join("ZREM", Key::Index(*index), [entry.member.bytes(*index).into()]);
-            }
+            Write::Remove(index, entry) => self.join("ZREM", Key::Index(*index), [entry.member.bytes(*index)]),
             Write::Extend { number, expires_at } => {
-                let key = RecordKey::Number(*number).bytes().into();
-                let expiry = score(expires_at.millis());
-                self.join("EXTEND", Key::Index(Index::Leased), [expiry, key]);
+                let key = RecordKey::Number(*number).bytes();
+                self.join("EXTEND", Key::Index(Index::Leased), [score(expires_at.millis()), key]);
             }
             Write::AppendDead { index, number, record } => {
-                let position = Arg::from(self.position(Key::Index(*index)) as u64 + 1);
-                let key = RecordKey::Number(*number).bytes().into();
-                self.join(
-                    "APPEND",
-                    Key::Table(Table::Dead),
-                    [position, key, Arg::from(&record[..])],
-                );
+                let (index, key) = (self.key_argument(Key::Index(*index)), RecordKey::Number(*number).bytes());
+                self.join("APPEND", Key::Table(Table::Dead), [index, key, record.to_vec()]);
             }
-            Write::Add(which, delta) => {
-                let (key, field) = counter(which);
-                self.join("ADD", key, [field.into(), delta.to_string().as_str().into()]);
+            Write::Add(Counter::ErrorType(text), delta) => {
+                self.join("ADD", ERROR_TYPES, [text.as_bytes().to_vec(), delta.to_string().into_bytes()]);
             }
+            Write::Add(Counter::Total(which), delta) => *of(&mut self.added, total(*which)) += delta,
+            Write::Add(Counter::Succeeded(epoch), delta) => *of(&mut self.added, succeeded(*epoch)) += delta,
             Write::Raise(which, to) => {
-                self.join("RAISE", Key::Marks, [score(to.millis()), mark(*which).into()]);
+                let raised = of(&mut self.raised, mark(*which));
+                *raised = to.millis().min(SCORE_MAX).max(*raised);
             }
             Write::Promote(limit) => {
                 let limit = (*limit).min(PROMOTED_MAX) as u64;
-                self.alone("PROMOTE", Key::State, vec![limit.into()], 0);
+                self.alone("PROMOTE", STATE, vec![decimal(limit)], 0);
             }
         }
     }
 
     /// What apply.lua says, its first number apart.
-    pub(super) fn done(&self, reply: &mut Reply) -> Replied<Done> {
+    pub(super) fn done(&self, reply: &mut Reply) -> Result<Done> {
         let (ready, promoted) = (reply.count()?, reply.count()? as usize);
-        let (mut told, mut raised, mut deaths) = (reply.list()?, reply.list()?, reply.list()?);
         let mut done = Done { ready, promoted, ..Done::default() };
-        let mut records = Vec::with_capacity(told.left());
-        for column in self.columns.iter().filter(|column| column.kind == "TELL") {
-            for at in &column.of {
-                records.push((*at, told.bytes()?.unwrap_or_default()));
+        let mut told = Vec::new();
+        for Column { kind, args, of, .. } in &self.columns {
+            match *kind {
+                "TELL" => {
+                    for at in of {
+                        told.push((*at, reply.bytes()?.unwrap_or_default()));
+                    }
+                }
+                "EXTEND" => {
+                    for _ in 0..args.len() / 2 {
+                        done.raised.push(Timestamp::from_millis(reply.score()?.unwrap_or_default()));
+                    }
+                }
+                "APPEND" => {
+                    for _ in 0..args.len() / 3 {
+                        done.deaths.push(reply.count()?);
+                    }
+                }
+                _ => {}
             }
         }
-        records.sort_unstable_by_key(|(at, _)| *at);
-        done.told = records.into_iter().map(|(_, record)| record).collect();
-        while raised.left() > 0 {
-            let end = raised.score()?.unwrap_or_default();
-            done.raised.push(Timestamp::from_millis(end));
-        }
-        while deaths.left() > 0 {
-            done.deaths.push(deaths.count()?);
-        }
+        told.sort_unstable_by_key(|(at, _)| *at);
+        done.told = told.into_iter().map(|(_, record)| record).collect();
         Ok(done)
     }
 
     /// Which fences failed, and what they found.
-    pub(super) fn changed(&self, batch: &Batch, reply: &mut Reply) -> Replied<Applied> {
-        let order: Vec<usize> =
-            self.columns.iter().flat_map(|column| &column.of).copied().collect();
+    pub(super) fn changed(&self, batch: &Batch, reply: &mut Reply) -> Result<Applied> {
+        let columns = [&self.state].into_iter().chain(&self.columns);
+        let order: Vec<usize> = columns.flat_map(|column| &column.of).copied().collect();
         let mut failed = Vec::with_capacity(reply.left() / 2);
         while reply.left() > 0 {
             let at = *order.get(reply.count()? as usize).ok_or_else(unexpected)?;
@@ -458,11 +448,10 @@ impl Columns {
     }
 }
 
-pub(super) fn publish(publish: Publish) -> Arg {
+pub(super) fn publish(publish: Publish) -> &'static str {
     match publish {
         Publish::Never => "never",
         Publish::IfFirst => "first",
         Publish::Always => "always",
     }
-    .into()
 }

@@ -2,50 +2,43 @@
 //! that no queue can have.
 //!
 //! ```text
-//! ns:{queue}:s       HASH  state: generation, sequence of deaths, used, and each Version under the 2 bytes of its group
-//! ns:{queue}:<x>     HASH  a table by its letter: key → record
-//! ns:{queue}:<name>  ZSET  an index by its name: member by score; `marks` too
-//! ns:{queue}:totals, types, succeeded  HASH  counters
+//! ns:{queue}:s       HASH  state, read with one command: generation, sequence of deaths, used, each Version under the 2 bytes of
+//!                          its group, Queue `q`, Outcomes `o`, Breaker `b` and group, totals `t:` and which, of each epoch the
+//!                          successes `s` and when the last one was `m`
+//! ns:{queue}:<x>     HASH  a table by its letter: key → record; `h` has Attempt and Failure (key and `f`) too
+//! ns:{queue}:<name>  ZSET  an index by its name: member by score
+//! ns:{queue}:types   HASH  counters
 //! ns:{~catalogue}:c, n, s   the catalogue, the names of the queues in order, the servers
 //! ```
 
-use crate::{
-    domain::ids::QueueName,
-    store::storage::{Index, Table},
-};
+use crate::domain::QueueName;
+use crate::store::storage::{Index, RecordKey, Table};
 
 /// What the keys of one store begin with.
 #[derive(Clone, Debug)]
-pub(super) struct Namespace(String);
+pub(super) struct Namespace(pub(super) String);
 
 /// One key of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// Holds the table `Version`, too.
-    State,
     Table(Table),
     Index(Index),
-    Totals,
-    ErrorTypes,
-    Succeeded,
-    Marks,
+    Other(&'static str),
 }
 
+pub(super) const STATE: Key = Key::Other("s");
+pub(super) const ERROR_TYPES: Key = Key::Other("types");
+
 /// What a queue that is not used may have.
-const MAY_REMAIN: [Key; 8] = [
-    Key::State,
-    Key::Table(Table::Queue),
-    Key::Table(Table::Breaker),
-    Key::Table(Table::Outcomes),
-    Key::Totals,
-    Key::ErrorTypes,
-    Key::Succeeded,
-    Key::Marks,
-];
+const MAY_REMAIN: [Key; 2] = [STATE, ERROR_TYPES];
 
 impl Key {
     pub(super) fn table(table: Table) -> Self {
-        if table == Table::Version { Self::State } else { Self::Table(table) }
+        match table {
+            Table::Queue | Table::Version | Table::Breaker | Table::Outcomes => STATE,
+            Table::Attempt | Table::Failure => Self::Table(Table::History),
+            _ => Self::Table(table),
+        }
     }
 
     /// All of them, those first that a queue that is not used may have; and how many these are.
@@ -58,21 +51,43 @@ impl Key {
     }
 }
 
-impl Namespace {
-    pub(super) fn new(prefix: &str) -> Self {
-        Self(prefix.to_owned())
+/// What stands around the key of a record in its field.
+fn around(table: Table) -> (&'static [u8], &'static [u8]) {
+    match table {
+        Table::Queue => (b"q", b""),
+        Table::Breaker => (b"b", b""),
+        Table::Outcomes => (b"o", b""),
+        Table::Failure => (b"", b"f"),
+        _ => (b"", b""),
     }
+}
 
+/// The field of a record.
+pub(super) fn field(table: Table, key: &RecordKey) -> Vec<u8> {
+    let (front, back) = around(table);
+    [front, &key.bytes(), back].concat()
+}
+
+/// The key of the record of this table that a field has: other tables may be in the same hash.
+pub(super) fn key_in(table: Table, field: &[u8]) -> Option<Vec<u8>> {
+    let (front, back) = around(table);
+    let key = field.strip_prefix(front)?.strip_suffix(back)?;
+    let is_of = match table {
+        Table::Queue | Table::Outcomes => key.is_empty(),
+        Table::Version | Table::Breaker => key.len() == 2,
+        Table::History => key.len() == 6,
+        Table::Attempt | Table::Failure => key.len() == 7,
+        _ => true,
+    };
+    is_of.then(|| key.to_vec())
+}
+
+impl Namespace {
     pub(super) fn key(&self, queue: &QueueName, key: Key) -> Vec<u8> {
-        let start = format!("{}:{{{queue}}}:", self.0);
         match key {
-            Key::State => start + "s",
-            Key::Table(table) => format!("{start}{}", table.letter()),
-            Key::Index(index) => start + index.name(),
-            Key::Totals => start + "totals",
-            Key::ErrorTypes => start + "types",
-            Key::Succeeded => start + "succeeded",
-            Key::Marks => start + "marks",
+            Key::Table(table) => format!("{}:{{{queue}}}:{}", self.0, table.letter()),
+            Key::Index(index) => format!("{}:{{{queue}}}:{}", self.0, index.name()),
+            Key::Other(name) => format!("{}:{{{queue}}}:{name}", self.0),
         }
         .into_bytes()
     }
@@ -105,25 +120,5 @@ impl Namespace {
         let channel = std::str::from_utf8(channel).ok()?;
         let name = channel.strip_prefix(self.0.as_str())?.strip_prefix(":{")?;
         QueueName::parse(name.strip_suffix("}:s")?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn every_key_has_its_own_name_under_the_tag_of_its_queue() {
-        let (names, emails) = (Namespace::new("rd"), QueueName::parse("emails").unwrap());
-        let (all, may_remain) = Key::all();
-        let keys = names.keys(&emails, &all);
-        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
-        assert!(keys.iter().all(|key| key.starts_with(b"rd:{emails}:")));
-        assert_eq!(keys.len(), 1 + 15 + 11 + 4);
-        assert_eq!(all[may_remain..].len(), 12 + 11);
-        assert_eq!(names.queue_of_channel(&keys[0]), Some(emails));
-        assert_eq!(names.queue_of_channel(b"other:{emails}:s"), None);
-        assert_eq!(names.queue_of_channel(names.of_no_queue().as_bytes()), None);
     }
 }

@@ -4,7 +4,7 @@
 //! indexes and fences; what is in them is decided in Rust.
 
 mod catalogue;
-mod clock;
+pub mod clock;
 mod columns;
 pub mod connection;
 mod keys;
@@ -18,29 +18,24 @@ mod take;
 
 pub use clock::TimeSource;
 pub use membership::Digest;
-pub use pubsub::{Hint, Subscription};
+pub use pubsub::Hint;
 
-pub use connection::{Address, Found, Unfit, durability::Durability};
+pub use connection::{Address, PreflightError, PreflightReport, Task, durability::Durability};
 
-use super::StoreError;
-use crate::{
-    domain::ids::QueueName,
-    env::{self, Clock},
-};
+use super::{Result, StoreError};
+use crate::domain::QueueName;
+use crate::env::Clock;
 use catalogue::Catalogue;
 use clock::StoreTime;
 use connection::{ConnectionOptions, Redis};
 use keys::Namespace;
 use membership::{HEARTBEAT, Membership};
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::ScanKeys;
 use store_state::StoreState;
-use tokio::task::AbortHandle;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     pub address: Address,
     pub connection: ConnectionOptions,
@@ -70,30 +65,30 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    Preflight(#[from] PreflightError),
     /// It holds something that this version does not work with.
     #[error("{0}")]
     Refused(String),
 }
 
 /// A handle on the engine; clones share everything.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedisStorage {
     core: Arc<Core>,
-    /// What the servers were when the store was opened.
-    found: Arc<Found>,
     scan: Option<ScanKeys>,
     /// Queues that this handle has read from since it last wrote to them, where writes are confirmed.
     unconfirmed: HashSet<QueueName>,
-    _heartbeat: Option<Arc<Heartbeat>>,
+    _heartbeat: Option<Arc<Task>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Core {
     redis: Redis,
+    /// What the servers were when the store was opened.
+    preflight: PreflightReport,
     names: Namespace,
     options: Options,
     time: StoreTime,
@@ -102,54 +97,36 @@ struct Core {
     membership: Membership,
 }
 
-impl std::fmt::Debug for Core {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
 /// Ends with the last handle.
-#[derive(Debug)]
-struct Heartbeat(AbortHandle);
-
-impl Drop for Heartbeat {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Heartbeat {
-    fn start(core: Arc<Core>) -> Self {
-        let task = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(HEARTBEAT).await;
-                // The next one makes up for one that fails; what halts the server stays noted.
-                drop(core.heartbeat().await);
-            }
-        });
-        Self(task.abort_handle())
+async fn heartbeats(core: Arc<Core>) {
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        // The next one makes up for one that fails; what halts the server stays noted.
+        if let Err(error) = core.heartbeat().await {
+            tracing::debug!("a heartbeat has failed: {error}");
+        }
     }
 }
 
 impl RedisStorage {
     pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let unfit = |error: StoreError| OpenError::Unfit(error.into());
+        let unfit = |error: StoreError| OpenError::Preflight(error.into());
         let redis = Redis::open(&options.address, &options.connection).await.map_err(unfit)?;
-        let found = Arc::new(redis.look().await?);
         let core = Arc::new(Core {
+            preflight: redis.preflight().await?,
             redis,
-            names: Namespace::new(&options.namespace),
+            names: Namespace(options.namespace.clone()),
             time: StoreTime::new(options.time.clone(), clock),
             options,
             state: StoreState::default(),
             catalogue: Catalogue::default(),
-            membership: Membership::new(env::random()),
+            membership: Membership::default(),
         });
         if let Err(error) = core.open_store().await {
             return Err(core.halted().map_or_else(|| unfit(error), OpenError::Refused));
         }
-        let heartbeat = core.options.heartbeat.then(|| Arc::new(Heartbeat::start(core.clone())));
-        Ok(Self { core, found, scan: None, unconfirmed: HashSet::new(), _heartbeat: heartbeat })
+        let heartbeat = core.options.heartbeat.then(|| Arc::new(Task::spawn(heartbeats(core.clone()))));
+        Ok(Self { core, scan: None, unconfirmed: HashSet::new(), _heartbeat: heartbeat })
     }
 
     /// The connections: health, warnings and outages.
@@ -158,8 +135,8 @@ impl RedisStorage {
     }
 
     /// What the servers were when the store was opened.
-    pub fn found(&self) -> &Found {
-        &self.found
+    pub fn preflight(&self) -> &PreflightReport {
+        &self.core.preflight
     }
 
     /// Why writes are refused: Redis was emptied or replaced, or a newer version has changed the format.
@@ -167,43 +144,8 @@ impl RedisStorage {
         self.core.halted()
     }
 
-    /// Takes the store as it is now, after a halt. What this server knew of the former one is dropped.
-    pub async fn open_again(&self) -> Result<(), StoreError> {
-        self.core.open_store().await
-    }
-
-    /// Calls `subscriber` with every hint until the subscription is dropped. It must not block.
-    pub fn subscribe(&self, subscriber: impl Fn(Hint) + Send + Sync + 'static) -> Subscription {
-        self.core.subscribe(subscriber)
-    }
-
-    /// Sends a message to the subscribers of all servers, this one included. It may get lost.
-    pub async fn publish(&self, queue: &QueueName, message: &[u8]) -> Result<(), StoreError> {
-        self.core.publish(queue, message).await
-    }
-
-    /// How many servers subscribe to this namespace, in any database of this Redis.
-    pub async fn subscribers(&self) -> Result<u64, StoreError> {
-        self.core.subscribers().await
-    }
-
-    /// The other servers are told of this one and of its settings, from the next heartbeat on.
-    pub fn join(&self, settings: Digest) {
-        self.core.membership.join(settings);
-    }
-
     /// Renews this server's note and samples TIME now.
-    pub async fn heartbeat(&self) -> Result<(), StoreError> {
+    pub async fn heartbeat(&self) -> Result<()> {
         self.core.heartbeat().await
-    }
-
-    /// This server shuts down.
-    pub async fn leave(&self) -> Result<(), StoreError> {
-        self.core.leave().await
-    }
-
-    /// That servers have different settings, if they do.
-    pub fn warning(&self) -> Option<String> {
-        self.core.membership.warning()
     }
 }

@@ -2,13 +2,11 @@
 //!
 //! A hint may get lost, so correctness does not depend on one; that some may have been lost is a hint, too.
 
-use super::Core;
-use crate::{
-    domain::ids::QueueName,
-    store::{StoreError, redis::connection::Heard},
-};
-use std::sync::Arc;
-use tokio::task::AbortHandle;
+use super::connection::{PubSubEvent, Task};
+use super::keys::STATE;
+use super::reply::int_of;
+use super::{Core, RedisStorage};
+use crate::{domain::QueueName, store::Result};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
@@ -20,73 +18,48 @@ pub enum Hint {
     Missed,
 }
 
-/// Ends when dropped.
-#[derive(Debug)]
-pub struct Subscription(AbortHandle);
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// In front of messages of the queue layer.
 const MESSAGE: u8 = b'!';
 
-impl Core {
-    pub(super) fn subscribe(
-        self: &Arc<Self>,
-        subscriber: impl Fn(Hint) + Send + Sync + 'static,
-    ) -> Subscription {
-        let mut messages = self.redis.hear(&self.names.channels());
-        let core = self.clone();
-        let task = tokio::spawn(async move {
-            while let Some(heard) = messages.next().await {
-                match heard {
-                    Heard::Gap => subscriber(Hint::Missed),
-                    Heard::Message { channel, payload } => {
-                        let queue = core.names.queue_of_channel(&channel);
-                        queue.and_then(|queue| hint(queue, &payload)).map(&subscriber);
-                    }
-                }
+impl RedisStorage {
+    /// Calls `subscriber` with every hint until the task is dropped. It must not block.
+    pub fn subscribe(&self, subscriber: impl Fn(Hint) + Send + Sync + 'static) -> Task {
+        let mut messages = self.core.redis.subscribe(&self.core.names.channels());
+        let core = self.core.clone();
+        Task::spawn(async move {
+            while let Some(event) = messages.next().await {
+                let hint = match event {
+                    PubSubEvent::Gap => Some(Hint::Missed),
+                    PubSubEvent::Message { channel, payload } => core.hint(&channel, &payload),
+                };
+                hint.map(&subscriber);
             }
-        });
-        Subscription(task.abort_handle())
+        })
     }
 
-    pub(super) async fn publish(&self, queue: &QueueName, text: &[u8]) -> Result<(), StoreError> {
-        let channel = self.names.key(queue, super::keys::Key::State);
+    /// Sends a message to the subscribers of all servers, this one included. It may get lost.
+    pub async fn publish(&self, queue: &QueueName, message: &[u8]) -> Result<()> {
+        let channel = self.core.names.key(queue, STATE);
         let mut command = redis::cmd("PUBLISH");
-        command.arg(&channel).arg([&[MESSAGE], text].concat());
-        self.redis.command(&channel, command).await.map(|_| ())
+        command.arg(&channel).arg([&[MESSAGE], message].concat());
+        self.core.redis.command(&channel, command).await.map(drop)
     }
 
-    /// How many subscribers there are on every node.
-    pub(super) async fn subscribers(&self) -> Result<u64, StoreError> {
-        let mut command = redis::cmd("PUBLISH");
-        command.arg(self.names.of_no_queue()).arg("");
-        let counts = self.redis.on_every_primary(&command).await?;
-        counts.iter().map(|(_, count)| Ok(super::reply::int_of(count)?.cast_unsigned())).sum()
+    /// How many servers subscribe to this namespace, in any database of this Redis.
+    pub async fn subscribers(&self) -> Result<u64> {
+        let channel = self.core.names.of_no_queue();
+        let counts = self.core.redis.on_every_primary(redis::cmd("PUBLISH").arg(channel).arg("")).await?;
+        counts.iter().map(|count| Ok(int_of(count)?.cast_unsigned())).sum()
     }
 }
 
-fn hint(queue: QueueName, payload: &[u8]) -> Option<Hint> {
-    if let Some(text) = payload.strip_prefix(&[MESSAGE]) {
-        return Some(Hint::Message(queue, text.to_vec()));
-    }
-    let ready = std::str::from_utf8(payload).ok()?.parse().ok()?;
-    Some(Hint::Ready(queue, ready))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_and_messages_are_told_apart() {
-        let queue = || QueueName::parse("emails").unwrap();
-        assert_eq!(hint(queue(), b"17"), Some(Hint::Ready(queue(), 17)));
-        assert_eq!(hint(queue(), b"!17"), Some(Hint::Message(queue(), b"17".to_vec())));
-        assert_eq!(hint(queue(), b"seventeen"), None);
+impl Core {
+    fn hint(&self, channel: &[u8], payload: &[u8]) -> Option<Hint> {
+        let queue = self.names.queue_of_channel(channel)?;
+        if let Some(text) = payload.strip_prefix(&[MESSAGE]) {
+            return Some(Hint::Message(queue, text.to_vec()));
+        }
+        let ready = std::str::from_utf8(payload).ok()?.parse().ok()?;
+        Some(Hint::Ready(queue, ready))
     }
 }

@@ -1,27 +1,17 @@
 //! The storage contract on Redis.
 
-use super::{
-    Core, RedisStorage,
-    catalogue::Queue,
-    clock::Sample,
-    columns::{Answer, Columns, Scanned, publish, scanned_keys},
-    keys::Key,
-    reply::{Reply, bytes_of},
-    scripts::{APPLY, READ, TAKE},
-    take,
-};
-use crate::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{
-        StoreError,
-        redis::{
-            Durability,
-            connection::{Arg, Script},
-        },
-        storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken},
-    },
-};
-use bytes::Bytes;
+use super::catalogue::Queue;
+use super::columns::{Answer, Columns, publish, scanned_keys};
+use super::keys::{Key, STATE, field};
+use super::reply::{Reply, int_of};
+use super::scripts::{APPLY, READ, TAKE};
+use super::{Core, RedisStorage, take};
+use crate::domain::{QueueName, Timestamp};
+use crate::store::redis::Durability;
+use crate::store::redis::connection::Script;
+use crate::store::storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken, Write};
+use crate::store::{Result, StoreError};
+use redis::ToRedisArgs;
 use std::{ops::Range, sync::Arc};
 use tokio::task::JoinSet;
 
@@ -50,13 +40,10 @@ pub(super) struct ScanKeys {
 
 impl Core {
     /// Runs a script under the generation of the queue: what it replies, its first number apart. None: there is no such queue.
-    async fn run(
-        &self,
-        name: &QueueName,
-        script: &Script,
-        keys: &[Key],
-        args: impl Fn(&Queue) -> Vec<Arg>,
-    ) -> Result<Option<(Arc<Queue>, i64, Reply)>, StoreError> {
+    /// `first`: the arguments that depend on it.
+    async fn run<F: ToRedisArgs>(
+        &self, name: &QueueName, script: &Script, keys: &[Key], first: impl Fn(&Queue) -> F, args: impl ToRedisArgs,
+    ) -> Result<Option<(Arc<Queue>, i64, Reply)>> {
         let keys = self.names.keys(name, keys);
         let mut failed = None;
         for _ in 0..ROUNDS_MAX {
@@ -66,7 +53,7 @@ impl Core {
                 self.catalogue.drop_known(&queue);
                 return Ok(None);
             }
-            let mut reply = Reply::of(self.redis.run(script, &keys, args(&queue)).await?)?;
+            let mut reply = Reply::of(self.redis.run(script, &keys, (first(&queue), &args)).await?)?;
             let first = reply.int()?;
             if first != OTHER_GENERATION {
                 return Ok(Some((queue, first, reply)));
@@ -78,75 +65,47 @@ impl Core {
     }
 
     /// The arguments that lib.lua reads.
-    fn lib_args(&self, queue: &Queue, with_time: bool) -> Vec<Arg> {
-        let expected = if with_time { self.expected_time(queue) } else { Arg::default() };
-        vec![queue.generation.as_str().into(), self.time.now().millis().into(), expected]
+    fn lib_args(&self, queue: &Queue, with_time: bool) -> (String, u64, String) {
+        let expected = if with_time { self.expected_time(queue) } else { String::new() };
+        (queue.generation.clone(), self.time.now().millis(), expected)
     }
 
-    pub(super) async fn read_part(
-        &self,
-        name: &QueueName,
-        reads: &[Read],
-    ) -> Result<Option<Vec<Answer>>, StoreError> {
+    pub(super) async fn read_part(&self, name: &QueueName, reads: &[Read]) -> Result<Option<Vec<Answer>>> {
         let columns = Columns::of_reads(reads);
         let sent_us = self.time.boot_us();
-        let args = |queue: &Queue| {
-            let mut args = vec![Arg::from(queue.generation.as_str())];
-            columns.write(&mut args);
-            args
-        };
-        let Some((queue, seconds, mut reply)) = self.run(name, &READ, columns.keys(), args).await?
-        else {
-            return Ok(None);
-        };
-        let time_us = seconds * 1_000_000 + reply.int()?;
-        let received_us = self.time.boot_us();
-        queue.time.heard(Sample { time_us, sent_us, received_us });
+        // Only a Cluster has other nodes than that of the catalogue.
+        let with_time = self.redis.is_cluster();
+        let first = |queue: &Queue| (queue.generation.clone(), u8::from(with_time));
+        let done = self.run(name, &READ, &columns.keys, first, &columns).await?;
+        let Some((queue, time_us, mut reply)) = done else { return Ok(None) };
+        if with_time {
+            queue.time.observe(self.time.sample(sent_us, time_us));
+        }
         columns.answers(reads, &mut reply).map(Some)
     }
 
     /// Fields of a hash that has many, gathered in steps that keep Redis from nothing else.
-    async fn fields(&self, name: &QueueName, key: Key) -> Result<Vec<Vec<u8>>, StoreError> {
+    async fn fields(&self, name: &QueueName, key: Key) -> Result<Vec<Vec<u8>>> {
         let key = self.names.key(name, key);
         let (mut fields, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
             let mut command = redis::cmd("HSCAN");
             command.arg(&key).arg(&cursor).arg("COUNT").arg(1_000);
-            let mut found = Reply::of(self.redis.command(&key, command).await?)?;
+            let mut found = Reply::of(self.redis.query(&key, &command).await?)?;
             cursor = found.text()?;
-            let mut page = found.list()?;
-            while page.left() > 0 {
-                fields.extend(page.bytes()?.map(Vec::from));
-                page.value()?;
-            }
+            let pairs = found.list()?.rest(Reply::bytes)?;
+            fields.extend(pairs.into_iter().step_by(2).flatten().map(Vec::from));
             if cursor == "0" {
                 return Ok(fields);
             }
         }
-    }
-
-    async fn records(
-        &self,
-        name: &QueueName,
-        key: Key,
-        fields: &[Vec<u8>],
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let key = self.names.key(name, key);
-        let mut command = redis::cmd("HMGET");
-        command.arg(&key).arg(fields);
-        let mut found = Reply::of(self.redis.command(&key, command).await?)?;
-        let mut records = Vec::with_capacity(fields.len());
-        while found.left() > 0 {
-            records.push(bytes_of(found.value()?)?);
-        }
-        Ok(records)
     }
 }
 
 impl RedisStorage {
     /// What was found in a queue may be another server's, and not confirmed yet.
     fn note_read(&mut self, queue: &QueueName) {
-        let confirms = self.core.options.connection.durability != Durability::Primary;
+        let confirms = self.core.redis.durability() != Durability::Primary;
         if confirms && !self.unconfirmed.contains(queue) {
             self.unconfirmed.insert(queue.clone());
         }
@@ -154,51 +113,36 @@ impl RedisStorage {
 
     /// Waits until all that this handle has found in these queues is as durable as the operator asks: that of a queue that it has
     /// written to since is.
-    pub async fn confirm_reads(
-        &mut self,
-        of: impl Fn(&QueueName) -> bool,
-    ) -> Result<(), StoreError> {
+    pub async fn confirm_reads(&mut self, of: impl Fn(&QueueName) -> bool) -> Result<()> {
         for queue in self.unconfirmed.drain().filter(of) {
-            self.core.redis.confirm(&self.core.names.key(&queue, Key::State)).await?;
+            self.core.redis.confirm(&self.core.names.key(&queue, STATE)).await?;
         }
         Ok(())
     }
 
     /// A page of records by key.
-    async fn scan(
-        &mut self,
-        name: &QueueName,
-        read: &Read,
-        scanned: Scanned,
-    ) -> Result<Found, StoreError> {
+    async fn scan_page(&mut self, name: &QueueName, read: &Read, keys: Option<Vec<Vec<u8>>>) -> Result<Found> {
         let Read::Scan(table, after, limit) = read else { return Ok(Found::Scanned(Vec::new())) };
-        let key = Key::table(*table);
-        let kept = self.scan.take();
-        let keys = match (scanned, kept) {
-            (Scanned::Keys(keys), _) => keys,
-            (Scanned::TooMany, Some(kept))
-                if after.is_some() && kept.queue == *name && kept.table == *table =>
-            {
-                kept.keys
-            }
-            (Scanned::TooMany, _) => scanned_keys(*table, self.core.fields(name, key).await?),
+        let goes_on = |kept: &ScanKeys| after.is_some() && kept.queue == *name && kept.table == *table;
+        let keys = match (keys, self.scan.take().filter(goes_on)) {
+            (Some(keys), _) => keys,
+            (None, Some(kept)) => kept.keys,
+            (None, None) => scanned_keys(*table, self.core.fields(name, Key::table(*table)).await?),
         };
-        let from = after.as_ref().map_or(0, |after| {
-            let after = after.bytes();
-            keys.partition_point(|key| *key <= after)
-        });
+        let after = after.as_ref().map(RecordKey::bytes);
+        let from = after.map_or(0, |after| keys.partition_point(|key| *key <= after));
         let mut records = Vec::new();
         for some in keys[from..].chunks(SCANNED_AT_ONCE.min(*limit).max(1)) {
             if records.len() >= *limit {
                 break;
             }
-            let found = self.core.records(name, key, some).await?;
-            let known = some
-                .iter()
-                .zip(found)
-                .filter_map(|(key, record)| Some((RecordKey::read(*table, key)?, record?)));
-            let more: Vec<(RecordKey, Bytes)> = known.collect();
-            records.extend(more);
+            let some: Vec<_> = some.iter().filter_map(|key| RecordKey::read(*table, key)).collect();
+            let reads: Vec<_> = some.iter().map(|key| Read::Record(*table, key.clone())).collect();
+            let found = self.core.read_part(name, &reads).await?.unwrap_or_default();
+            records.extend(some.into_iter().zip(found).filter_map(|(key, answer)| match answer {
+                Answer::Found(Found::Record(record)) => Some((key, record?)),
+                _ => None,
+            }));
         }
         records.truncate(*limit);
         self.scan = Some(ScanKeys { queue: name.clone(), table: *table, keys });
@@ -211,11 +155,7 @@ impl Reads for RedisStorage {
         self.core.time.now()
     }
 
-    async fn read(
-        &mut self,
-        queue: &QueueName,
-        reads: &[Read],
-    ) -> Result<Option<Vec<Found>>, StoreError> {
+    async fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Result<Option<Vec<Found>>> {
         self.core.readable()?;
         self.note_read(queue);
         let mut all = Vec::with_capacity(reads.len());
@@ -226,35 +166,28 @@ impl Reads for RedisStorage {
             for (read, answer) in part.iter().zip(answers) {
                 all.push(match answer {
                     Answer::Found(found) => found,
-                    Answer::Scan(scanned) => self.scan(queue, read, scanned).await?,
+                    Answer::Keys(keys) => self.scan_page(queue, read, keys).await?,
                 });
             }
         }
         Ok(Some(all))
     }
 
-    async fn queues(
-        &mut self,
-        after: Option<&QueueName>,
-        limit: usize,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
         self.core.names_after(after, limit).await
     }
 
-    async fn holders(
-        &mut self,
-        table: Table,
-        key: &RecordKey,
-    ) -> Result<Vec<QueueName>, StoreError> {
+    async fn holders(&mut self, table: Table, key: &RecordKey) -> Result<Vec<QueueName>> {
         let queues = self.core.names_after(None, usize::MAX).await?;
         let mut holders = Vec::new();
         for some in queues.chunks(QUEUES_AT_ONCE) {
             let mut asked = JoinSet::new();
             for name in some {
-                let (core, name, field) = (self.core.clone(), name.clone(), key.bytes());
+                let (core, name, field) = (self.core.clone(), name.clone(), field(table, key));
                 asked.spawn(async move {
-                    let has = core.has(&name, Key::table(table), &field).await?;
-                    Ok::<_, StoreError>(has.then_some(name))
+                    let key = core.names.key(&name, Key::table(table));
+                    let has = core.redis.query(&key, redis::cmd("HEXISTS").arg(&key).arg(field)).await?;
+                    Ok::<_, StoreError>((int_of(&has)? == 1).then_some(name))
                 });
             }
             while let Some(answer) = asked.join_next().await {
@@ -268,18 +201,14 @@ impl Reads for RedisStorage {
 }
 
 impl Storage for RedisStorage {
-    async fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Result<Applied, StoreError> {
+    async fn apply(&mut self, queue: &QueueName, batch: &Batch) -> Result<Applied> {
         let core = self.core.clone();
         core.writable()?;
         let name = queue;
         let columns = Columns::of_batch(batch);
-        let args = |queue: &Queue| {
-            let mut args = core.lib_args(queue, columns.promotes());
-            args.push(publish(batch.publish));
-            columns.write(&mut args);
-            args
-        };
-        let done = core.run(queue, &APPLY, columns.keys(), args).await?;
+        let promotes = batch.writes.iter().any(|write| matches!(write, Write::Promote(_)));
+        let first = |queue: &Queue| core.lib_args(queue, promotes);
+        let done = core.run(queue, &APPLY, &columns.keys, first, (publish(batch.publish), &columns)).await?;
         let Some((queue, first, mut reply)) = done else { return Ok(Applied::NoQueue) };
         match first {
             DONE => {
@@ -300,19 +229,11 @@ impl Storage for RedisStorage {
         }
     }
 
-    async fn take(
-        &mut self,
-        queue: &QueueName,
-        take: &Take<'_>,
-    ) -> Result<Option<Taken>, StoreError> {
+    async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>> {
         let core = &self.core;
         core.writable()?;
-        let args = |queue: &Queue| {
-            let mut args = core.lib_args(queue, true);
-            take::args(take, &mut args);
-            args
-        };
-        let taken = core.run(queue, &TAKE, &take::keys(), args).await?;
+        let first = |queue: &Queue| core.lib_args(queue, true);
+        let taken = core.run(queue, &TAKE, &take::KEYS, first, &take::args(take)[..]).await?;
         let Some((queue, first, mut reply)) = taken else { return Ok(None) };
         if first == TIME_IS_OFF {
             core.sample_time(&queue).await?;
@@ -323,19 +244,15 @@ impl Storage for RedisStorage {
         }
     }
 
-    async fn register(&mut self, queue: &QueueName, max: usize) -> Result<bool, StoreError> {
+    async fn register(&mut self, queue: &QueueName, max: usize) -> Result<bool> {
         self.core.register_queue(queue, max).await
     }
 
-    async fn forget(
-        &mut self,
-        queue: &QueueName,
-        unused_since: Timestamp,
-    ) -> Result<bool, StoreError> {
+    async fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> Result<bool> {
         self.core.forget_queue(queue, unused_since).await
     }
 
-    async fn numbers(&mut self, count: u64) -> Result<Range<u64>, StoreError> {
+    async fn numbers(&mut self, count: u64) -> Result<Range<u64>> {
         self.core.take_numbers(count).await
     }
 }

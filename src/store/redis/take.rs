@@ -1,70 +1,61 @@
 //! `Take` as take.lua gets it, and what it replies.
 
-use super::{
-    columns::{FIXED, PROMOTED_MAX, score},
-    keys::Key,
-    reply::{Read as Replied, Reply, unexpected},
-};
-use crate::{
-    domain::chance::Dice,
-    store::{
-        redis::connection::Arg,
-        storage::{Index, LEASE_FENCE, Position, RecordKey, Table, Take, Taken, TakenJob},
-    },
-};
+use super::columns::{Arg, FIXED, PROMOTED_MAX, decimal, score};
+use super::keys::Key;
+use super::reply::{Reply, unexpected};
+use crate::domain::Rng;
+use crate::store::Result;
+use crate::store::storage::{Index, LEASE_FENCE, Position, RecordKey, Table, Take, Taken, TakenJob};
 use bytes::Bytes;
 
 /// In one script.
 const JOBS_MAX: usize = 1_000;
 
-pub(super) fn keys() -> Vec<Key> {
-    let mut keys = FIXED.to_vec();
-    keys.extend([
-        Key::Table(Table::Lease),
-        Key::Index(Index::Leased),
-        Key::Index(Index::Probe),
-        Key::Table(Table::Job),
-        Key::Table(Table::History),
-        Key::Table(Table::Failure),
-        Key::Table(Table::Body),
-    ]);
-    keys
-}
+/// In the positions that take.lua names, behind those of lib.lua.
+pub(super) const KEYS: [Key; 10] = [
+    FIXED[0],
+    FIXED[1],
+    FIXED[2],
+    FIXED[3],
+    Key::Table(Table::Lease),
+    Key::Index(Index::Leased),
+    Key::Index(Index::Probe),
+    Key::Table(Table::Job),
+    Key::Table(Table::History),
+    Key::Table(Table::Body),
+];
 
 /// Those behind the first three.
-pub(super) fn args(take: &Take<'_>, out: &mut Vec<Arg>) {
+pub(super) fn args(take: &Take<'_>) -> [Arg; 15] {
     let (rule, lease) = (&take.rule, &take.lease);
     let jobs = take.jobs.min(JOBS_MAX);
-    let mut rng = Dice::new(lease.seed);
-    let nonces: Vec<u8> = (0..jobs).flat_map(|_| rng.roll().to_be_bytes()).collect();
+    let mut rng = Rng::new(lease.seed);
+    let nonces: Vec<u8> = (0..jobs).flat_map(|_| rng.next_u64().to_be_bytes()).collect();
     let pass_over = rule.pass_over.map(|number| RecordKey::Number(number).bytes());
-    let (most, started_after) = match rule.probes {
-        Some(probes) => (Arg::from(probes.most), score(probes.started_after.millis())),
-        None => (Arg::default(), Arg::default()),
-    };
+    let probes = rule.probes.as_ref();
     let mut start = RecordKey::Number(lease.started_at.millis()).bytes();
     start.extend(lease.duration_ms.to_be_bytes());
-    out.extend([
-        (jobs as u64).into(),
-        (take.bytes as u64).into(),
-        take.first_fits.into(),
-        (take.promote.min(PROMOTED_MAX) as u64).into(),
-        take.whole.bytes()[..].into(),
-        rule.version.bytes()[..].into(),
-        u64::from(rule.flags).into(),
-        pass_over.unwrap_or_default().into(),
-        most,
-        started_after,
+    [
+        decimal(jobs as u64),
+        decimal(take.bytes as u64),
+        decimal(u64::from(take.first_fits)),
+        decimal(take.promote.min(PROMOTED_MAX) as u64),
+        take.whole.bytes().into(),
+        rule.version.bytes().into(),
+        decimal(u64::from(rule.flags)),
+        pass_over.unwrap_or_default(),
+        probes.map(|probes| decimal(probes.most)).unwrap_or_default(),
+        probes.map(|probes| score(probes.started_after.millis())).unwrap_or_default(),
         score(lease.started_at.millis()),
-        start.into(),
+        start,
         score(lease.expires_at.millis()),
-        nonces.into(),
+        nonces,
         lease.tail.into(),
-    ]);
+    ]
 }
 
 /// What take.lua says, its first number apart.
-pub(super) fn taken(reply: &mut Reply) -> Replied<Taken> {
+pub(super) fn taken(reply: &mut Reply) -> Result<Taken> {
     let mut taken = Taken {
         ready: reply.count()?,
         promoted: reply.count()? as usize,
@@ -80,16 +71,7 @@ pub(super) fn taken(reply: &mut Reply) -> Replied<Taken> {
         let (last_failure, body) = (reply.bytes()?, reply.bytes()?);
         let (lease, attempt, position) = read_head(&head).ok_or_else(unexpected)?;
         let number = position.number;
-        taken.jobs.push(TakenJob {
-            number,
-            lease,
-            attempt,
-            position,
-            job,
-            history,
-            last_failure,
-            body,
-        });
+        taken.jobs.push(TakenJob { number, lease, attempt, position, job, history, last_failure, body });
     }
     Ok(taken)
 }

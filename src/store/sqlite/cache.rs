@@ -1,17 +1,14 @@
 //! What the writer keeps in memory: the sums of every queue, its small records, and all leases.
 
-use super::{read, rows, schema::KEYED_TABLES};
-use crate::{
-    domain::{ids::QueueName, store_clock::Kept, time::Timestamp},
-    store::storage::{Counter, Index, Len, RecordKey, Table},
-};
+use super::schema::{Kind, kind};
+use super::{read, rows};
+use crate::domain::{Kept, QueueName, Timestamp};
+use crate::store::storage::{Counter, Index, Len, RecordKey, Table};
 use bytes::Bytes;
 use rusqlite::Connection;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
-    hash::{BuildHasherDefault, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Numbers are no caller's choice: one multiplication mixes them well enough.
 #[derive(Clone, Copy, Default)]
@@ -23,9 +20,7 @@ impl Hasher for NumberHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(self.0 ^ u64::from(*byte));
-        }
+        bytes.iter().for_each(|byte| self.write_u64(self.0 ^ u64::from(*byte)));
     }
 
     fn write_u64(&mut self, number: u64) {
@@ -39,47 +34,34 @@ pub(super) struct Sums {
     pub(super) used_at: Timestamp,
     /// Numbers of death given so far.
     pub(super) deaths: u64,
-    tables: [u64; Table::ALL.len()],
-    indexes: [u64; Index::ALL.len()],
+    /// Of tables, then of indexes.
+    lens: [u64; Table::ALL.len() + Index::ALL.len()],
     totals: Vec<i64>,
 }
 
 impl Sums {
     pub(super) fn len(&self, of: Len) -> u64 {
-        match of {
-            Len::Table(table) => self.tables[table as usize],
-            Len::Index(index) => self.indexes[index as usize],
-        }
+        self.lens[place(of)]
     }
 
     pub(super) fn add(&mut self, of: Len, count: usize) {
-        *self.len_mut(of) += count as u64;
+        self.lens[place(of)] += count as u64;
     }
 
     pub(super) fn subtract(&mut self, of: Len, count: usize) {
-        let len = self.len_mut(of);
+        let len = &mut self.lens[place(of)];
         *len = len.saturating_sub(count as u64);
     }
 
-    fn len_mut(&mut self, of: Len) -> &mut u64 {
-        match of {
-            Len::Table(table) => &mut self.tables[table as usize],
-            Len::Index(index) => &mut self.indexes[index as usize],
-        }
-    }
-
     pub(super) fn ready(&self) -> u64 {
-        self.indexes[Index::Ready as usize]
+        self.len(Len::Index(Index::Ready))
     }
 
-    /// Nothing but `Queue`, `Version`, `Breaker` and counters.
+    /// Nothing but `Queue`, `Version`, `Breaker`, `Outcomes` and counters.
     pub(super) fn is_empty(&self) -> bool {
-        self.indexes.iter().all(|len| *len == 0)
-            && Table::ALL.iter().all(|table| {
-                rows::is_cached(*table)
-                    || *table == Table::Outcomes
-                    || self.tables[*table as usize] == 0
-            })
+        let of_jobs = |table: &Table| !matches!(kind(*table), Kind::Cached(_) | Kind::Volatile);
+        let tables = Table::ALL.into_iter().filter(of_jobs);
+        tables.map(Len::Table).chain(Index::ALL.map(Len::Index)).all(|of| self.len(of) == 0)
     }
 
     pub(super) fn add_total(&mut self, total: u8, count: i64) {
@@ -96,69 +78,73 @@ impl Sums {
         totals.map(|(at, count)| (Counter::Total(at), *count)).collect()
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        out.clear();
-        let numbers = [self.used_at.millis(), self.deaths].into_iter();
+    /// Behind the store's own.
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
         let totals = self.totals.iter().map(|count| count.cast_unsigned());
-        for number in numbers.chain(self.tables).chain(self.indexes).chain(totals) {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
+        put_integers(out, [self.used_at.millis(), self.deaths].into_iter().chain(self.lens).chain(totals));
     }
 
     pub(super) fn read(bytes: &[u8]) -> Self {
-        let mut numbers = integers(bytes);
+        let mut numbers = integers(bytes).skip(StoreRow::LEN / size_of::<u64>());
         let mut next = || numbers.next().unwrap_or(0);
         Self {
             used_at: Timestamp::from_millis(next()),
             deaths: next(),
-            tables: std::array::from_fn(|_| next()),
-            indexes: std::array::from_fn(|_| next()),
+            lens: std::array::from_fn(|_| next()),
             totals: numbers.map(u64::cast_signed).collect(),
         }
     }
+}
+
+fn place(of: Len) -> usize {
+    match of {
+        Len::Table(table) => table as usize,
+        Len::Index(index) => Table::ALL.len() + index as usize,
+    }
+}
+
+fn put_integers(out: &mut Vec<u8>, numbers: impl Iterator<Item = u64>) {
+    numbers.for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
 fn integers(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number))
 }
 
-/// The store's own row: what of its clock is kept, and the next numbers.
+/// The store's own: what of its clock is kept, and the next numbers. It is written with every transaction, in front of the sums
+/// of each queue that changed, so that this is one row; the one with the highest number of saves is the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreRow {
+    pub(super) saves: u64,
     pub(super) kept: Kept,
     pub(super) next_number: u64,
     pub(super) next_queue: u64,
 }
 
 impl StoreRow {
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        out.clear();
-        for number in [self.kept.time_us, self.kept.boot_us, self.next_number, self.next_queue] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        out.extend_from_slice(&self.kept.boot_id.to_le_bytes());
+    pub(super) const LEN: usize = 7 * size_of::<u64>();
+
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        let Kept { time_us, boot_us, boot_id } = self.kept;
+        let numbers = [self.saves, time_us, boot_us, self.next_number, self.next_queue, boot_id as u64];
+        put_integers(out, numbers.into_iter().chain([(boot_id >> 64) as u64]));
     }
 
     /// None: the store is new.
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Option<Self>> {
-        let mut statement = connection.prepare("SELECT sums FROM queue WHERE queue = 0")?;
-        let mut found = statement.query([])?;
-        let Some(row) = found.next()? else { return Ok(None) };
-        let mut numbers = integers(row.get_ref(0)?.as_blob()?);
-        let mut next = || numbers.next().unwrap_or(0);
-        let (time_us, boot_us, next_number, next_queue) = (next(), next(), next(), next());
-        let boot_id = u128::from(next()) | u128::from(next()) << 64;
-        Ok(Some(Self { kept: Kept { time_us, boot_us, boot_id }, next_number, next_queue }))
+        let rows = read::collect(connection, "SELECT sums FROM queue", [], usize::MAX, |row| {
+            let mut numbers = integers(row.get_ref(0)?.as_blob()?);
+            let mut next = || numbers.next().unwrap_or(0);
+            let (saves, time_us, boot_us, next_number, next_queue) = (next(), next(), next(), next(), next());
+            let boot_id = u128::from(next()) | u128::from(next()) << 64;
+            Ok(Some(Self { saves, kept: Kept { time_us, boot_us, boot_id }, next_number, next_queue }))
+        });
+        Ok(rows?.into_iter().max_by_key(|store| store.saves).filter(|store| store.saves > 0))
     }
 }
 
-/// The first score of an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum First {
-    Unknown,
-    None,
-    At(u64),
-}
+/// When the first job of an index without jobs is due.
+pub(super) const NEVER: u64 = u64::MAX;
 
 pub(super) struct CachedQueue {
     pub(super) id: i64,
@@ -168,16 +154,24 @@ pub(super) struct CachedQueue {
     pub(super) records: BTreeMap<(Table, RecordKey), Bytes>,
     /// Expiry and number.
     pub(super) leased: BTreeSet<(u64, u64)>,
-    /// Of `Scheduled` and of `Retrying`.
-    pub(super) first_due: [First; 2],
-    is_changed: bool,
+    /// Of `Scheduled` and of `Retrying`; none: it is not known.
+    first_due: [Option<u64>; 2],
+    pub(super) is_changed: bool,
 }
 
 impl CachedQueue {
     pub(super) fn new(id: i64, name: QueueName, sums: Sums) -> Self {
         let (records, leased) = (BTreeMap::new(), BTreeSet::new());
-        let first_due = [First::Unknown; 2];
-        Self { id, name, sums, records, leased, first_due, is_changed: false }
+        Self { id, name, sums, records, leased, first_due: [None; 2], is_changed: false }
+    }
+
+    /// None: its jobs are not for later.
+    pub(super) fn first_due(&mut self, index: Index) -> Option<&mut Option<u64>> {
+        match index {
+            Index::Scheduled => Some(&mut self.first_due[0]),
+            Index::Retrying => Some(&mut self.first_due[1]),
+            _ => None,
+        }
     }
 }
 
@@ -192,26 +186,26 @@ pub(super) struct CachedLease {
 pub(super) struct Cache {
     pub(super) queues: Vec<CachedQueue>,
     pub(super) by_name: BTreeMap<QueueName, usize>,
-    leases: HashMap<u64, CachedLease, BuildHasherDefault<NumberHasher>>,
+    pub(super) leases: HashMap<u64, CachedLease, BuildHasherDefault<NumberHasher>>,
+    pub(super) saves: u64,
     pub(super) next_number: u64,
     pub(super) next_queue: u64,
     /// No job has a number above this.
     pub(super) highest_job: u64,
-    changed: Vec<usize>,
+    /// Queues whose sums are to be written.
+    pub(super) changed: Vec<usize>,
 }
 
 impl Cache {
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let mut cache = Self::default();
-        let store = StoreRow::load(connection)?;
-        let highest: Option<i64> =
-            connection.query_row("SELECT max(number) FROM job", [], |row| row.get(0))?;
+        let highest: Option<i64> = connection.query_row("SELECT max(number) FROM job", [], |row| row.get(0))?;
         cache.highest_job = highest.map_or(0, i64::cast_unsigned);
-        cache.next_number = store.map_or(1, |store| store.next_number).max(cache.highest_job + 1);
-        cache.next_queue = store.map_or(1, |store| store.next_queue);
+        let store = StoreRow::load(connection)?.map_or((0, 1, 1), |it| (it.saves, it.next_number, it.next_queue));
+        (cache.saves, cache.next_number, cache.next_queue) = (store.0, store.1.max(cache.highest_job + 1), store.2);
         let mut by_id = HashMap::<i64, usize>::new();
         let queues = "SELECT queue, name, sums FROM queue WHERE queue > 0";
-        read::for_each(connection, queues, [], |row| {
+        read::for_each(connection, queues, |row| {
             if let Some(name) = QueueName::parse(row.get_ref(1)?.as_str()?) {
                 let sums = Sums::read(row.get_ref(2)?.as_blob()?);
                 by_id.insert(row.get(0)?, cache.queues.len());
@@ -219,9 +213,10 @@ impl Cache {
             }
             Ok(())
         })?;
-        for (table, name) in KEYED_TABLES.into_iter().filter(|(table, _)| rows::is_cached(*table)) {
+        for table in Table::ALL {
+            let Kind::Cached(name) = kind(table) else { continue };
             let records = format!("SELECT queue, key, record FROM {name}");
-            read::for_each(connection, &records, [], |row| {
+            read::for_each(connection, &records, |row| {
                 let key = rows::read_key(table, row.get_ref(1)?);
                 if let (Some(queue), Some(key)) = (by_id.get(&row.get(0)?), key) {
                     cache.queues[*queue].records.insert((table, key), rows::record(row, 2)?);
@@ -230,9 +225,8 @@ impl Cache {
             })?;
         }
         let leases = "SELECT number, queue, expiry, record FROM lease";
-        read::for_each(connection, leases, [], |row| {
-            let (number, queue, expiry) =
-                (row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, i64>(2)?);
+        read::for_each(connection, leases, |row| {
+            let (number, queue, expiry) = (row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, i64>(2)?);
             let (number, expiry) = (number.cast_unsigned(), expiry.cast_unsigned());
             if let Some(at) = by_id.get(&queue) {
                 let lease = CachedLease { queue, expiry, record: rows::record(row, 3)? };
@@ -268,37 +262,22 @@ impl Cache {
         }
     }
 
-    /// The sums that are to be written.
-    pub(super) fn take_changed(
-        &mut self,
-        mut save: impl FnMut(i64, &Sums) -> rusqlite::Result<()>,
-    ) -> rusqlite::Result<()> {
-        for at in self.changed.drain(..) {
-            let queue = &mut self.queues[at];
-            queue.is_changed = false;
-            save(queue.id, &queue.sums)?;
+    /// Of a table that is in memory.
+    pub(super) fn record(&self, at: usize, table: Table, key: &RecordKey) -> Option<&Bytes> {
+        let queue = &self.queues[at];
+        match (table, key) {
+            (Table::Lease, RecordKey::Number(number)) => self.lease(queue.id, *number).map(|lease| &lease.record),
+            _ => queue.records.get(&(table, key.clone())),
         }
-        Ok(())
     }
 
-    pub(super) fn leases(&self) -> usize {
-        self.leases.len()
-    }
-
-    /// Of this queue.
     pub(super) fn lease(&self, queue: i64, number: u64) -> Option<&CachedLease> {
         self.leases.get(&number).filter(|lease| lease.queue == queue)
     }
 
-    /// In place of the one that was there, of this queue or of another.
+    /// In place of the one that was there.
     pub(super) fn put_lease(&mut self, at: usize, number: u64, expiry: u64, record: Bytes) {
-        if let Some(old) = self.leases.get(&number).map(|lease| lease.queue) {
-            let is_old = |queue: &CachedQueue| queue.id == old;
-            let of = Some(at).filter(|at| is_old(&self.queues[*at]));
-            if let Some(of) = of.or_else(|| self.queues.iter().position(is_old)) {
-                self.delete_lease(of, number);
-            }
-        }
+        self.delete_lease(at, number);
         let queue = &mut self.queues[at];
         self.leases.insert(number, CachedLease { queue: queue.id, expiry, record });
         queue.leased.insert((expiry, number));
@@ -335,44 +314,5 @@ impl Cache {
             lease.expiry = expiry;
         }
         Some(lease.expiry)
-    }
-}
-
-// ---- what is in memory alone ----
-
-const EPOCHS_MAX: usize = 64;
-
-/// Of one queue: `Outcomes`, and counts and times under an epoch.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Volatile {
-    pub(super) outcomes: Option<Bytes>,
-    pub(super) succeeded: BTreeMap<u32, i64>,
-    pub(super) last_success: BTreeMap<u32, Timestamp>,
-}
-
-impl Volatile {
-    /// Only the last epochs are asked for again.
-    pub(super) fn drop_old_epochs(&mut self) {
-        if self.succeeded.len() > EPOCHS_MAX {
-            self.succeeded.pop_first();
-        }
-        if self.last_success.len() > EPOCHS_MAX {
-            self.last_success.pop_first();
-        }
-    }
-}
-
-/// By queue. Shared with the readers.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SharedVolatile(Arc<Mutex<HashMap<i64, Volatile>>>);
-
-impl SharedVolatile {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<i64, Volatile>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nothing is in memory yet of a queue that is not there.
-    pub(super) fn get<T>(&self, queue: i64, get: impl FnOnce(&Volatile) -> Option<T>) -> Option<T> {
-        self.lock().get(&queue).and_then(get)
     }
 }

@@ -1,20 +1,50 @@
-//! The data directory: its free space, and whether the database is still the one that was opened.
+//! The data directory: who uses it, its free space, and whether the database is still the one that was opened.
 
 use super::schema;
-use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt},
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const LOCK: &str = "redrive.lock";
+
+/// One server per data directory: the system drops the lock with the process, and a note names the holder. Held until the file
+/// is dropped.
+pub(super) fn lock_directory(directory: &Path) -> io::Result<File> {
+    let path = directory.join(LOCK);
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    if let Err(error) = file.try_lock() {
+        let TryLockError::WouldBlock = error else { return Err(error.into()) };
+        let mut holder = String::new();
+        file.read_to_string(&mut holder)?;
+        let holder = holder.trim();
+        let why = format!("another redrive uses it ({holder}): stop that one, or start this one with another --data");
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "process {}", std::process::id())?;
+    Ok(file)
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
-    pub(super) directory: PathBuf,
+    directory: PathBuf,
     /// Kept for settling.
-    pub(super) reserve_bytes: u64,
+    reserve_bytes: u64,
+    database: PathBuf,
+    /// Device and inode of the file that was opened. A directory that is deleted or replaced leads to another one or to none,
+    /// and what is written to the open one is lost.
+    identity: (u64, u64),
 }
 
 impl Disk {
+    pub(super) fn new(directory: PathBuf, reserve_bytes: u64) -> io::Result<Self> {
+        let database = directory.join(schema::DATABASE);
+        let found = fs::metadata(&database)?;
+        Ok(Self { directory, reserve_bytes, database, identity: (found.dev(), found.ino()) })
+    }
+
     /// Why no more jobs are taken once so much more is written, if that is so.
     pub(super) fn low_after(&self, bytes: u64) -> Option<String> {
         let stat = rustix::fs::statvfs(&self.directory).ok()?;
@@ -25,27 +55,11 @@ impl Disk {
             format!("{directory} has {free} MiB left and {reserve} MiB are kept for settling")
         })
     }
-}
-
-/// The file that was opened: device and inode. A directory that is deleted or replaced leads to another one or to none, and
-/// what is written to the open one is lost.
-#[derive(Debug)]
-pub(super) struct OpenedFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl OpenedFile {
-    pub(super) fn new(directory: &Path) -> io::Result<Self> {
-        let path = directory.join(schema::DATABASE);
-        let found = fs::metadata(&path)?;
-        Ok(Self { path, identity: (found.dev(), found.ino()) })
-    }
 
     /// Why nothing more may be written, if that is so.
     pub(super) fn replaced(&self) -> Option<String> {
-        let path = self.path.display();
-        match fs::metadata(&self.path) {
+        let path = self.database.display();
+        match fs::metadata(&self.database) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => None,
             Ok(_) => Some(format!("{path} was replaced by another file while redrive used it")),
             Err(error) => Some(format!("{path} was removed while redrive used it: {error}")),
@@ -65,5 +79,5 @@ pub(super) fn create_directory(directory: &Path) -> io::Result<()> {
 
 /// New names in a directory survive a power cut only once the directory itself is on disk.
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    fs::File::open(directory)?.sync_all()
+    File::open(directory)?.sync_all()
 }

@@ -34,7 +34,7 @@ impl Failure {
         }
     }
 
-    /// What the callers are told.
+    /// What the callers get.
     pub(super) fn error(&self) -> StoreError {
         match self {
             Self::Refused(error) => error.clone(),

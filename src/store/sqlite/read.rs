@@ -1,83 +1,95 @@
 //! Reads by SQL alone, on any connection: all of a reader's, and the rare ones of the writer.
 
-use super::{
-    cache::{SharedVolatile, Sums},
-    rows::{self, Column},
-    schema::{KEYED_TABLES, ROW_TABLES},
-};
-use crate::{
-    domain::ids::QueueName,
-    store::storage::{
-        Counter, CounterGroup, Entry, Found, Index, Len, Mark, Member, Position, Read, RecordKey,
-        Table,
-    },
+use super::cache::Sums;
+use super::failure::Failure;
+use super::rows::{self, Column};
+use super::schema::{INDEX_TABLES, TIMED, WAITING, kind};
+use super::storage::Answer;
+use super::volatile::SharedVolatile;
+use crate::domain::{QueueName, Timestamp};
+use crate::store::storage::{
+    Counter, CounterGroup, Entry, Found, Index, Member, Position, Read, Reads, RecordKey, Table,
 };
 use bytes::Bytes;
-use rusqlite::{Connection, Params, Result, Row, params_from_iter};
-use std::sync::LazyLock;
+use rusqlite::{Connection, Params, Result, Row};
+use std::{future::ready, sync::LazyLock};
+
+/// Reads beside the writer: each `read` sees one moment.
+pub struct SqliteReader<'c> {
+    pub(super) connection: &'c Connection,
+    pub(super) volatile: SharedVolatile,
+    pub(super) now: Timestamp,
+}
+
+impl SqliteReader<'_> {
+    fn read_now(&self, name: &QueueName, reads: &[Read]) -> Result<Option<Vec<Found>>> {
+        // Ends with a rollback, which is all that a transaction that has read needs.
+        let transaction = self.connection.unchecked_transaction()?;
+        let sql = "SELECT queue, sums FROM queue WHERE name = ?1";
+        let queue = |row: &Row<'_>| Ok(Some((row.get(0)?, Sums::read(row.get_ref(1)?.as_blob()?))));
+        let Some((queue, sums)) = collect(&transaction, sql, [name.as_str()], 1, queue)?.pop() else { return Ok(None) };
+        let reader = QueueReader { connection: &transaction, queue };
+        let found = reads.iter().map(|read| reader.read(&sums, &self.volatile, read));
+        found.collect::<Result<_>>().map(Some)
+    }
+}
+
+fn finished<T>(result: Result<T>) -> Answer<T> {
+    ready(result.map_err(|error| Failure::from(error).error()))
+}
+
+#[expect(refining_impl_trait, reason = "callers that know the engine need not wait")]
+impl Reads for SqliteReader<'_> {
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn read(&mut self, queue: &QueueName, reads: &[Read]) -> Answer<Option<Vec<Found>>> {
+        finished(self.read_now(queue, reads))
+    }
+
+    fn queues(&mut self, after: Option<&QueueName>, limit: usize) -> Answer<Vec<QueueName>> {
+        // The store's own row has an empty name.
+        let sql = "SELECT name FROM queue WHERE name > ?1 ORDER BY name";
+        let after = [after.map_or("", QueueName::as_str)];
+        finished(collect(self.connection, sql, after, limit, |row| rows::name(row, 0)))
+    }
+
+    fn holders(&mut self, table: Table, key: &RecordKey) -> Answer<Vec<QueueName>> {
+        finished(holders(self.connection, table, key))
+    }
+}
 
 /// What is asked of each table, by its place in `Table::ALL`: a record, a page of them, and the queues that have one.
 static TABLES: LazyLock<Vec<Option<[String; 3]>>> = LazyLock::new(|| {
     let sql = |table: Table| {
-        let is_table = |(other, _): &&(Table, &str)| *other == table;
-        let row_tables = ROW_TABLES.iter().chain(&[(Table::Lease, "lease")]);
-        let (key, (_, table)) = match row_tables.clone().find(is_table) {
-            Some(found) => ("number", found),
-            None => ("key", KEYED_TABLES.iter().find(is_table)?),
-        };
+        let (table, key) = kind(table).name_and_key()?;
         Some([
             format!("SELECT record FROM {table} WHERE queue = ?1 AND {key} = ?2"),
-            format!(
-                "SELECT {key}, record FROM {table} WHERE queue = ?1 AND {key} > ?2 ORDER BY {key} LIMIT ?3"
-            ),
-            format!(
-                "SELECT name FROM queue CROSS JOIN {table} USING (queue) WHERE {key} = ?1 ORDER BY name"
-            ),
+            format!("SELECT {key}, record FROM {table} WHERE queue = ?1 AND {key} > ?2 ORDER BY {key}"),
+            format!("SELECT name FROM queue CROSS JOIN {table} USING (queue) WHERE {key} = ?1 ORDER BY name"),
         ])
     };
     Table::ALL.into_iter().map(sql).collect()
 });
 
-/// How the entries of an index stand in a table: its name, and the columns of its order.
-struct Shape {
-    columns: usize,
-    forward: String,
-    reverse: String,
-}
-
-impl Shape {
-    fn new(table: &str, columns: &[&str]) -> Self {
-        let list = columns.join(", ");
-        let marks = vec!["?"; columns.len()].join(", ");
-        let sql = |order: String| {
+/// What is asked of the tables of indexes, and of `lease`: a range in its order and against it, an entry, and a member.
+static INDEXES: LazyLock<Vec<[String; 4]>> = LazyLock::new(|| {
+    let sql = |(table, [slot, score, member]): (&str, [&str; 3])| {
+        let from = format!("SELECT {score}, {member} FROM {table} WHERE {slot} = ?1");
+        let range = |order: &str| {
             format!(
-                "SELECT {list} FROM {table} WHERE ({list}) > ({marks}) AND ({list}) < ({marks}) \
-                 ORDER BY {order} LIMIT ?"
+                "{from} AND ({score}, {member}) > (?2, ?3) AND ({score}, {member}) < (?4, ?5) \
+                 ORDER BY {score} {order}, {member} {order}"
             )
         };
-        let reverse = format!("{} DESC", columns.join(" DESC, "));
-        Self { columns: columns.len(), forward: sql(list.clone()), reverse: sql(reverse) }
-    }
+        let entry = format!("{from} AND {score} = ?2 AND {member} = ?3");
+        [range("ASC"), range("DESC"), entry, format!("{from} AND {member} = ?3")]
+    };
+    let tables = INDEX_TABLES.map(|table| (table, ["slot", "score", "member"]));
+    tables.into_iter().chain([("lease", ["queue", "expiry", "number"])]).map(sql).collect()
+});
 
-    fn of(index: Index) -> &'static Self {
-        static SHAPES: LazyLock<[Shape; 4]> = LazyLock::new(|| {
-            [
-                Shape::new("ready", &["slot", "place", "member"]),
-                Shape::new("waiting", &["slot", "at", "line", "member"]),
-                Shape::new("lease", &["queue", "expiry", "number"]),
-                Shape::new("entry", &["slot", "score", "member"]),
-            ]
-        });
-        match index {
-            Index::Ready => &SHAPES[0],
-            Index::Scheduled | Index::Retrying => &SHAPES[1],
-            Index::Leased => &SHAPES[2],
-            _ => &SHAPES[3],
-        }
-    }
-}
-
-/// One queue.
 #[derive(Clone, Copy)]
 pub(super) struct QueueReader<'a> {
     pub(super) connection: &'a Connection,
@@ -85,217 +97,112 @@ pub(super) struct QueueReader<'a> {
 }
 
 impl QueueReader<'_> {
-    pub(super) fn read(
-        &self,
-        sums: &Sums,
-        volatile: &SharedVolatile,
-        read: &Read,
-    ) -> Result<Found> {
-        let outcomes = || volatile.get(self.queue, |queue| queue.outcomes.clone());
+    pub(super) fn read(&self, sums: &Sums, volatile: &SharedVolatile, read: &Read) -> Result<Found> {
+        if let Some(found) = volatile.read(self.queue, read) {
+            return Ok(found);
+        }
         Ok(match read {
-            Read::Record(Table::Outcomes, _) => Found::Record(outcomes()),
             Read::Record(table, key) => Found::Record(self.record(*table, key)?),
-            Read::Score(index, member) => Found::Score(self.score(*index, member)?),
+            Read::Score(index, member) => Found::Score(self.score(*index, 0, member)?),
             Read::Range { index, after, up_to, limit, reverse } => {
                 Found::Entries(self.range(*index, after.as_ref(), *up_to, *limit, *reverse)?)
             }
             Read::Ahead(position, most) => Found::Number(self.ahead(position, *most)?),
-            Read::Len(Len::Table(Table::Outcomes)) => Found::Number(outcomes().is_some().into()),
             Read::Len(of) => Found::Number(sums.len(*of)),
             Read::Counters(CounterGroup::Totals) => Found::Counters(sums.totals()),
             Read::Counters(CounterGroup::ErrorTypes) => Found::Counters(self.error_types()?),
-            Read::Counters(CounterGroup::Succeeded(epoch)) => {
-                let count = volatile.get(self.queue, |queue| queue.succeeded.get(epoch).copied());
-                let counter = count.map(|count| (Counter::Succeeded(*epoch), count));
-                Found::Counters(counter.into_iter().collect())
-            }
-            Read::Mark(Mark::LastSuccess(epoch)) => {
-                let mark = volatile.get(self.queue, |queue| queue.last_success.get(epoch).copied());
-                Found::Score(mark.map(|at| at.millis()))
-            }
-            Read::Scan(Table::Outcomes, after, limit) => {
-                let record = outcomes().filter(|_| after.is_none() && *limit > 0);
-                Found::Scanned(record.map(|record| (RecordKey::Only, record)).into_iter().collect())
-            }
-            Read::Scan(table, after, limit) => {
-                Found::Scanned(self.scan(*table, after.as_ref(), *limit)?)
-            }
+            Read::Scan(table, after, limit) => Found::Scanned(self.page(*table, after.as_ref(), *limit)?),
+            Read::Counters(CounterGroup::Succeeded(_)) | Read::Mark(_) => Found::Score(None),
         })
     }
 
     fn record(&self, table: Table, key: &RecordKey) -> Result<Option<Bytes>> {
         let Some([get, ..]) = &TABLES[table as usize] else { return Ok(None) };
         let columns = (self.queue, rows::key_column(key));
-        Ok(collect(self.connection, get, columns, |row| rows::record(row, 0).map(Some))?.pop())
+        Ok(collect(self.connection, get, columns, 1, |row| rows::record(row, 0).map(Some))?.pop())
     }
 
-    fn scan(
-        &self,
-        table: Table,
-        after: Option<&RecordKey>,
-        limit: usize,
-    ) -> Result<Vec<(RecordKey, Bytes)>> {
-        let Some([_, scan, _]) = &TABLES[table as usize] else { return Ok(Vec::new()) };
+    fn page(&self, table: Table, after: Option<&RecordKey>, limit: usize) -> Result<Vec<(RecordKey, Bytes)>> {
+        let Some([_, page, _]) = &TABLES[table as usize] else { return Ok(Vec::new()) };
         // Before every number and every text.
-        let after = after.map_or(Column::Int(-1), rows::key_column);
-        collect(self.connection, scan, (self.queue, after, rows::limit(limit)), |row| {
+        let after = after.map_or_else(|| Column::from(-1), rows::key_column);
+        collect(self.connection, page, (self.queue, after), limit, |row| {
             let Some(key) = rows::read_key(table, row.get_ref(0)?) else { return Ok(None) };
             Ok(Some((key, rows::record(row, 1)?)))
         })
     }
 
-    /// Of an entry, as the columns of its index.
-    fn columns<'e>(&self, index: Index, score: u64, member: &'e Member) -> Vec<Column<'e>> {
-        let score = i64::try_from(score).unwrap_or(i64::MAX);
-        match (index, member) {
-            (Index::Ready, Member::Position(position)) => {
-                rows::ready_row(self.queue, position).map(Column::Int).into()
-            }
-            (Index::Scheduled | Index::Retrying, Member::Position(position)) => {
-                let [_, line, member] = rows::waiting_row(position);
-                let slot = rows::slot(self.queue, index);
-                [slot, score, line, member].map(Column::Int).into()
-            }
-            (index, member) => vec![
-                Column::Int(rows::slot(self.queue, index)),
-                Column::Int(score),
-                rows::member_column(index, member),
-            ],
-        }
-    }
-
-    pub(super) fn score(&self, index: Index, member: &Member) -> Result<Option<u64>> {
-        let queue = self.queue;
-        let ready_at = rows::position(member).map_or(0, |position| position.ready_at.millis());
-        let (sql, columns) = match index {
-            Index::Ready => (
-                "SELECT 0 FROM ready WHERE slot = ?1 AND place = ?2 AND member = ?3",
-                self.columns(index, 0, member),
-            ),
-            Index::Scheduled | Index::Retrying => (
-                "SELECT at FROM waiting WHERE slot = ?1 AND at = ?2 AND line = ?3 AND member = ?4",
-                self.columns(index, ready_at, member),
-            ),
-            Index::Leased => (
-                "SELECT expiry FROM lease WHERE queue = ?1 AND number = ?2",
-                vec![Column::Int(queue), rows::member_column(index, member)],
-            ),
-            _ => (
-                "SELECT score FROM entry WHERE slot = ?1 AND member = ?2",
-                vec![Column::Int(rows::slot(queue, index)), rows::member_column(index, member)],
-            ),
+    /// Where members are not looked for without their score, it is mostly `near`.
+    pub(super) fn score(&self, index: Index, near: u64, member: &Member) -> Result<Option<u64>> {
+        let (slot, (score, column)) = (rows::slot(self.queue, index), rows::entry_row(index, near, member));
+        let find = |sql: &str| {
+            let found =
+                collect(self.connection, sql, (slot, score, &column), 1, |row| rows::read_entry(index, row))?.pop();
+            Ok(found.map(|entry| entry.score))
         };
-        let score = |row: &Row<'_>| row.get::<_, i64>(0).map(|score| Some(score.cast_unsigned()));
-        Ok(collect(self.connection, sql, params_from_iter(columns), score)?.pop())
+        let table = rows::table_of(index);
+        let [.., entry, by_member] = &INDEXES[table];
+        let found = if table <= TIMED { find(entry)? } else { None };
+        if found.is_some() || table <= WAITING { Ok(found) } else { find(by_member) }
     }
 
     pub(super) fn range(
-        &self,
-        index: Index,
-        after: Option<&Entry>,
-        up_to: Option<u64>,
-        limit: usize,
-        reverse: bool,
+        &self, index: Index, after: Option<&Entry>, up_to: Option<u64>, limit: usize, reverse: bool,
     ) -> Result<Vec<Entry>> {
-        let shape = Shape::of(index);
-        let (first_slot, last_slot) = match index {
-            Index::Ready => (self.queue << 16, self.queue << 16 | 0xffff),
-            _ => (rows::slot(self.queue, index), rows::slot(self.queue, index)),
-        };
-        let mut lower = vec![Column::Int(-1); shape.columns];
-        lower[0] = Column::Int(first_slot);
+        let mut lower = (-1, Column::from(-1));
         // Behind every number, every text and the bytes of every member.
-        let mut upper = vec![Column::Bytes(vec![0xff; 16]); shape.columns];
-        upper[0] = Column::Int(last_slot);
-        if let (true, Some(score)) = (index != Index::Ready, up_to) {
-            upper[1] = Column::Int(i64::try_from(score).unwrap_or(i64::MAX));
-        }
+        let mut upper = (rows::last_score(index, up_to), Column::from(vec![0xff; 16]));
         match after {
-            Some(after) if !reverse => lower = self.columns(index, after.score, &after.member),
+            Some(after) if !reverse => lower = rows::entry_row(index, after.score, &after.member),
             Some(after) if up_to.is_none_or(|score| after.score <= score) => {
-                upper = self.columns(index, after.score, &after.member);
+                upper = rows::entry_row(index, after.score, &after.member);
             }
             _ => {}
         }
-        let sql = if reverse { &shape.reverse } else { &shape.forward };
-        let limit = Column::Int(rows::limit(limit));
-        let columns = params_from_iter(lower.into_iter().chain(upper).chain([limit]));
-        collect(self.connection, sql, columns, |row| {
-            Ok(match index {
-                Index::Ready => {
-                    Some(Entry::ready(rows::read_ready(row.get(0)?, row.get(1)?, row.get(2)?)))
-                }
-                Index::Scheduled | Index::Retrying => {
-                    Some(Entry::waiting(rows::read_waiting(row.get(1)?, row.get(2)?, row.get(3)?)))
-                }
-                _ => {
-                    let score = row.get::<_, i64>(1)?.cast_unsigned();
-                    let member = rows::read_member(index, row.get_ref(2)?);
-                    member.map(|member| Entry { score, member })
-                }
-            })
-        })
+        let columns = (rows::slot(self.queue, index), lower.0, lower.1, upper.0, upper.1);
+        let sql = &INDEXES[rows::table_of(index)][usize::from(reverse)];
+        collect(self.connection, sql, columns, limit, |row| rows::read_entry(index, row))
     }
 
     fn ahead(&self, position: &Position, most: usize) -> Result<u64> {
         let sql = "SELECT count(*) FROM (SELECT 1 FROM ready \
-                   WHERE slot >= ?1 AND (slot, place, member) < (?2, ?3, ?4) LIMIT ?5)";
-        let [slot, place, member] = rows::ready_row(self.queue, position);
-        let columns = [self.queue << 16, slot, place, member, rows::limit(most)];
+                   WHERE slot = ?1 AND (score, member) < (?2, ?3) LIMIT ?4)";
+        let [score, member] = rows::position_row(Index::Ready, position);
+        let columns = [rows::slot(self.queue, Index::Ready), score, member, rows::limit(most)];
         let mut statement = self.connection.prepare_cached(sql)?;
         statement.query_row(columns, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
     }
 
     fn error_types(&self) -> Result<Vec<(Counter, i64)>> {
         let sql = "SELECT name, count FROM error_type WHERE queue = ?1 ORDER BY name";
-        collect(self.connection, sql, [self.queue], |row| {
+        collect(self.connection, sql, [self.queue], usize::MAX, |row| {
             Ok(Some((Counter::ErrorType(row.get_ref(0)?.as_str()?.into()), row.get(1)?)))
         })
     }
 }
 
-/// By name.
-pub(super) fn holders(
-    connection: &Connection,
-    volatile: &SharedVolatile,
-    table: Table,
-    key: &RecordKey,
-) -> Result<Vec<QueueName>> {
-    let name = |row: &Row<'_>| Ok(QueueName::parse(row.get_ref(0)?.as_str()?));
-    if let Some([.., holders]) = &TABLES[table as usize] {
-        return collect(connection, holders, [rows::key_column(key)], name);
-    }
-    let sql = "SELECT name, queue FROM queue WHERE queue > 0 ORDER BY name";
-    collect(connection, sql, [], |row| {
-        let outcomes = volatile.get(row.get(1)?, |queue| queue.outcomes.clone());
-        Ok(name(row)?.filter(|_| outcomes.is_some()))
-    })
+/// By name. What is in memory alone has no names to be found by.
+pub(super) fn holders(connection: &Connection, table: Table, key: &RecordKey) -> Result<Vec<QueueName>> {
+    let Some([.., holders]) = &TABLES[table as usize] else { return Ok(Vec::new()) };
+    collect(connection, holders, [rows::key_column(key)], usize::MAX, |row| rows::name(row, 0))
 }
 
+/// Up to so many that `read` makes something of.
 pub(super) fn collect<T>(
-    connection: &Connection,
-    sql: &str,
-    columns: impl Params,
-    read: impl Fn(&Row<'_>) -> Result<Option<T>>,
+    connection: &Connection, sql: &str, columns: impl Params, limit: usize,
+    mut read: impl FnMut(&Row<'_>) -> Result<Option<T>>,
 ) -> Result<Vec<T>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query(columns)?;
     let mut out = Vec::new();
-    for_each(connection, sql, columns, |row| {
+    while out.len() < limit
+        && let Some(row) = found.next()?
+    {
         out.extend(read(row)?);
-        Ok(())
-    })?;
+    }
     Ok(out)
 }
 
-pub(super) fn for_each(
-    connection: &Connection,
-    sql: &str,
-    columns: impl Params,
-    mut each: impl FnMut(&Row<'_>) -> Result<()>,
-) -> Result<()> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut found = statement.query(columns)?;
-    while let Some(row) = found.next()? {
-        each(row)?;
-    }
-    Ok(())
+pub(super) fn for_each(connection: &Connection, sql: &str, mut each: impl FnMut(&Row<'_>) -> Result<()>) -> Result<()> {
+    collect::<()>(connection, sql, [], usize::MAX, |row| each(row).map(|()| None)).map(drop)
 }

@@ -1,50 +1,15 @@
 //! How keys, members and positions stand in columns.
 
-use super::schema::{KEYED_TABLES, ROW_TABLES};
-use crate::{
-    domain::time::Timestamp,
-    store::storage::{Index, Member, Position, RecordKey, Table},
-};
+use super::schema::{ENTRY, LEASE, READY, TIMED, WAITING};
+use crate::domain::{QueueName, Timestamp};
+use crate::store::storage::{Entry, Index, Member, NO_GROUP, Position, RecordKey, Table};
 use bytes::Bytes;
-use rusqlite::{
-    Row, ToSql,
-    types::{ToSqlOutput, Value, ValueRef},
-};
+use rusqlite::Row;
+use rusqlite::types::{ToSqlOutput, ValueRef};
 
 /// A column whose type depends on the table or the index.
-#[derive(Clone, Debug)]
-pub(super) enum Column<'a> {
-    Int(i64),
-    Text(&'a str),
-    Bytes(Vec<u8>),
-}
+pub(super) type Column<'a> = ToSqlOutput<'a>;
 
-impl ToSql for Column<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(match self {
-            Self::Int(int) => ToSqlOutput::Owned(Value::Integer(*int)),
-            Self::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
-            Self::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
-        })
-    }
-}
-
-/// Its place in [`ROW_TABLES`].
-pub(super) fn row_table(table: Table) -> Option<usize> {
-    ROW_TABLES.iter().position(|(other, _)| *other == table)
-}
-
-/// Its place in [`KEYED_TABLES`].
-pub(super) fn keyed_table(table: Table) -> Option<usize> {
-    KEYED_TABLES.iter().position(|(other, _)| *other == table)
-}
-
-/// Records that are read from memory alone.
-pub(super) fn is_cached(table: Table) -> bool {
-    matches!(table, Table::Queue | Table::Version | Table::Breaker)
-}
-
-/// The row of a number or of a part.
 pub(super) fn row_of(key: &RecordKey) -> i64 {
     match key {
         RecordKey::Number(number) => number.cast_signed(),
@@ -60,10 +25,10 @@ pub(super) fn part_row(number: u64, part: u8) -> i64 {
 
 pub(super) fn key_column(key: &RecordKey) -> Column<'_> {
     match key {
-        RecordKey::Only => Column::Int(0),
-        RecordKey::Group(group) => Column::Int((*group).into()),
-        RecordKey::Number(_) | RecordKey::Part(..) => Column::Int(row_of(key)),
-        RecordKey::Text(text) => Column::Text(text),
+        RecordKey::Only => 0.into(),
+        RecordKey::Group(group) => (*group).into(),
+        RecordKey::Number(_) | RecordKey::Part(..) => row_of(key).into(),
+        RecordKey::Text(text) => (**text).into(),
     }
 }
 
@@ -73,91 +38,94 @@ pub(super) fn read_key(table: Table, column: ValueRef<'_>) -> Option<RecordKey> 
         ValueRef::Integer(row) => Some(match table {
             Table::Queue | Table::Outcomes => RecordKey::Only,
             Table::Version | Table::Breaker => RecordKey::Group(u16::try_from(row).ok()?),
-            Table::Attempt | Table::Failure => {
-                RecordKey::Part(row.cast_unsigned() >> 8, (row & 0xff) as u8)
-            }
+            Table::Attempt | Table::Failure => RecordKey::Part(row.cast_unsigned() >> 8, (row & 0xff) as u8),
             _ => RecordKey::Number(row.cast_unsigned()),
         }),
         _ => None,
     }
 }
 
-/// Where the entries of an index begin in its table.
-pub(super) fn slot(queue: i64, index: Index) -> i64 {
+pub(super) fn table_of(index: Index) -> usize {
     match index {
-        Index::Ready => queue << 16,
-        Index::Scheduled => queue << 1,
-        Index::Retrying => queue << 1 | 1,
-        Index::Leased => queue,
-        other => queue << 4 | other as i64,
+        Index::Ready => READY,
+        Index::Scheduled | Index::Retrying => WAITING,
+        Index::FinishedKey => TIMED,
+        Index::Probe | Index::Dead | Index::Overflow | Index::Completed | Index::Deadline | Index::Expires => ENTRY,
+        Index::Leased => LEASE,
     }
 }
 
-pub(super) fn member_column(index: Index, member: &Member) -> Column<'_> {
+pub(super) fn slot(queue: i64, index: Index) -> i64 {
+    if index == Index::Leased { queue } else { queue << 4 | index as i64 }
+}
+
+pub(super) type EntryRow<'a> = (i64, Column<'a>);
+
+pub(super) fn entry_row(index: Index, score: u64, member: &Member) -> EntryRow<'_> {
+    let score = i64::try_from(score).unwrap_or(i64::MAX);
     match member {
-        Member::Number(number) => Column::Int(number.cast_signed()),
-        Member::Text(text) => Column::Text(text),
-        other => Column::Bytes(other.bytes(index)),
+        Member::Position(position) => {
+            let [score, member] = position_row(index, position);
+            (score, member.into())
+        }
+        Member::Number(number) => (score, number.cast_signed().into()),
+        Member::Text(text) => (score, (**text).into()),
+        other => (score, other.bytes(index).into()),
     }
 }
 
-pub(super) fn read_member(index: Index, column: ValueRef<'_>) -> Option<Member> {
-    match column {
+/// Of the entries up to this score the last.
+pub(super) fn last_score(index: Index, up_to: Option<u64>) -> i64 {
+    match up_to {
+        Some(score) if table_of(index) == WAITING => (score.min(TIME_MAX) << 8 | 0xff).cast_signed(),
+        Some(score) if index != Index::Ready => i64::try_from(score).unwrap_or(i64::MAX),
+        _ => i64::MAX,
+    }
+}
+
+/// Of a row with score and member. None: it cannot be read.
+pub(super) fn read_entry(index: Index, row: &Row<'_>) -> rusqlite::Result<Option<Entry>> {
+    let score: i64 = row.get(0)?;
+    let member = match row.get_ref(1)? {
+        ValueRef::Integer(member) if table_of(index) <= WAITING => {
+            let position = read_position(index, [score, member]);
+            let entry = if index == Index::Ready { Entry::ready } else { Entry::waiting };
+            return Ok(Some(entry(position)));
+        }
         ValueRef::Integer(number) => Some(Member::Number(number.cast_unsigned())),
-        ValueRef::Text(text) => Some(Member::Text(std::str::from_utf8(text).ok()?.into())),
+        ValueRef::Text(text) => std::str::from_utf8(text).ok().map(|text| Member::Text(text.into())),
         ValueRef::Blob(bytes) => Member::read(index, bytes),
         _ => None,
-    }
+    };
+    Ok(member.map(|member| Entry { score: score.cast_unsigned(), member }))
 }
 
-fn member_of(position: &Position) -> i64 {
-    part_row(position.number, position.tag)
+/// The latest time: 48 bits.
+const TIME_MAX: u64 = (1 << 48) - 1;
+
+/// Ready jobs are ordered by rank and time, those for later by time and rank. All are without a group.
+pub(super) fn position_row(index: Index, position: &Position) -> [i64; 2] {
+    let (rank, ready_at) = (u64::from(position.rank), position.ready_at.millis());
+    let score = if index == Index::Ready { rank << 48 | ready_at } else { ready_at << 8 | rank };
+    [score.cast_signed(), part_row(position.number, position.tag)]
 }
 
-/// A row of `ready`: slot, place, member.
-pub(super) fn ready_row(queue: i64, position: &Position) -> [i64; 3] {
-    let place = u64::from(position.rank) << 48 | position.ready_at.millis();
-    [queue << 16 | i64::from(position.group), place.cast_signed(), member_of(position)]
-}
-
-pub(super) fn read_ready(slot: i64, place: i64, member: i64) -> Position {
-    let (place, member) = (place.cast_unsigned(), member.cast_unsigned());
-    Position {
-        group: (slot & 0xffff) as u16,
-        rank: (place >> 48) as u8,
-        ready_at: Timestamp::from_millis(place & 0xffff_ffff_ffff),
-        number: member >> 8,
-        tag: (member & 0xff) as u8,
-    }
-}
-
-/// A row of `waiting` behind its slot: at, line, member.
-pub(super) fn waiting_row(position: &Position) -> [i64; 3] {
-    let line = i64::from(position.group) << 8 | i64::from(position.rank);
-    [position.ready_at.millis().cast_signed(), line, member_of(position)]
-}
-
-pub(super) fn read_waiting(at: i64, line: i64, member: i64) -> Position {
-    let member = member.cast_unsigned();
-    Position {
-        group: (line >> 8) as u16,
-        rank: (line & 0xff) as u8,
-        ready_at: Timestamp::from_millis(at.cast_unsigned()),
-        number: member >> 8,
-        tag: (member & 0xff) as u8,
-    }
-}
-
-pub(super) fn position(member: &Member) -> Option<&Position> {
-    match member {
-        Member::Position(position) => Some(position),
-        _ => None,
-    }
+pub(super) fn read_position(index: Index, row: [i64; 2]) -> Position {
+    let [score, member] = row.map(i64::cast_unsigned);
+    let (rank, ready_at) =
+        if index == Index::Ready { (score >> 48, score & TIME_MAX) } else { (score & 0xff, score >> 8) };
+    let (ready_at, number) = (Timestamp::from_millis(ready_at), member >> 8);
+    Position { group: NO_GROUP, rank: rank as u8, ready_at, number, tag: (member & 0xff) as u8 }
 }
 
 /// The one copy out of a row.
 pub(super) fn record(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
     Ok(Bytes::copy_from_slice(row.get_ref(column)?.as_blob()?))
+}
+
+/// None: it is no name.
+pub(super) fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<QueueName>> {
+    Ok(QueueName::parse(row.get_ref(column)?.as_str()?))
 }
 
 pub(super) fn limit(limit: usize) -> i64 {

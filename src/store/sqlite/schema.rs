@@ -10,35 +10,70 @@ use std::{path::Path, time::Duration};
 /// "RDRV": tells our files from other databases.
 const APPLICATION_ID: i32 = 0x5244_5256;
 /// The layout of the tables below. 1 was the layout before there was a storage contract.
-const LAYOUT: i32 = 2;
-/// The format of the records in them. A build reads a store with `min_reader` up to this, and writes to one with `min_writer`
-/// up to this.
-const FORMAT: i64 = 1;
+const LAYOUT: i32 = 3;
+const FORMAT: i64 = crate::store::storage::FORMAT as i64;
 
 pub(super) const DATABASE: &str = "redrive.db";
 /// The log of a database that is open.
 pub(super) const LOG: &str = "redrive.db-wal";
 
-/// Tables with an integer key that is unique in the store: a number, or `number << 8 | part`.
-pub(super) const ROW_TABLES: [(Table, &str); 7] = [
-    (Table::Job, "job"),
-    (Table::Body, "body"),
-    (Table::History, "history"),
-    (Table::Attempt, "attempt"),
-    (Table::Failure, "failure"),
-    (Table::Dead, "dead"),
-    (Table::Result, "result"),
-];
-/// Tables with a key of their queue's own: a text, a number or a group. The last three are also in memory.
-pub(super) const KEYED_TABLES: [(Table, &str); 7] = [
-    (Table::Id, "id"),
-    (Table::Key, "key"),
-    (Table::Request, "request"),
-    (Table::Move, "move"),
-    (Table::Queue, "state"),
-    (Table::Version, "version"),
-    (Table::Breaker, "breaker"),
-];
+/// The tables of indexes. slot: queue << 4 | index; member: a number, a text, or bytes. In `ready` (score: rank << 48 | ready_at)
+/// and `waiting` (score: ready_at << 8 | rank) the member is number << 8 | tag.
+pub(super) const INDEX_TABLES: [&str; 4] = ["ready", "waiting", "timed", "entry"];
+pub(super) const READY: usize = 0;
+pub(super) const WAITING: usize = 1;
+pub(super) const TIMED: usize = 2;
+pub(super) const ENTRY: usize = 3;
+/// `Leased` is a part of the table `lease`.
+pub(super) const LEASE: usize = INDEX_TABLES.len();
+
+/// Where the records of a table are: the name of the table in the database.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// By an integer that is unique in the store: a number, or `number << 8 | part`.
+    Row(&'static str),
+    /// By a key of the queue's own: a text, a number or a group.
+    Keyed(&'static str),
+    /// The same; in memory too, and read from there alone.
+    Cached(&'static str),
+    /// By number. As `Cached`.
+    Lease,
+    /// In memory alone.
+    Volatile,
+}
+
+pub(super) fn kind(table: Table) -> Kind {
+    match table {
+        Table::Job => Kind::Row("job"),
+        Table::Body => Kind::Row("body"),
+        Table::History => Kind::Row("history"),
+        Table::Attempt => Kind::Row("attempt"),
+        Table::Failure => Kind::Row("failure"),
+        Table::Dead => Kind::Row("dead"),
+        Table::Result => Kind::Row("result"),
+        Table::Id => Kind::Keyed("id"),
+        Table::Key => Kind::Keyed("key"),
+        Table::Request => Kind::Keyed("request"),
+        Table::Move => Kind::Keyed("move"),
+        Table::Queue => Kind::Cached("state"),
+        Table::Version => Kind::Cached("version"),
+        Table::Breaker => Kind::Cached("breaker"),
+        Table::Lease => Kind::Lease,
+        Table::Outcomes => Kind::Volatile,
+    }
+}
+
+impl Kind {
+    /// The name of the table, and of the column with its key.
+    pub(super) fn name_and_key(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Row(name) => Some((name, "number")),
+            Self::Keyed(name) | Self::Cached(name) => Some((name, "key")),
+            Self::Lease => Some(("lease", "number")),
+            Self::Volatile => None,
+        }
+    }
+}
 
 const TABLES: &str = "
 -- One row: the oldest formats that may read and write it, and the redrive that needs them.
@@ -46,27 +81,15 @@ CREATE TABLE store (
     min_reader INTEGER NOT NULL, min_writer INTEGER NOT NULL, needs TEXT NOT NULL
 ) STRICT;
 
--- Lengths and totals of each queue: see `cache.rs`. Row 0 is the store itself: its clock and the next numbers. They are
--- written with every transaction, so they share a page.
+-- What is written with every transaction: the store's clock and next numbers, and then lengths and totals of a queue. See
+-- `cache.rs`. Row 0 is no queue's.
 CREATE TABLE queue (
     queue INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sums BLOB NOT NULL
 ) STRICT;
 
--- Ready jobs. slot: queue << 16 | group; place: rank << 48 | ready_at; member: number << 8 | tag.
-CREATE TABLE ready (
-    slot INTEGER NOT NULL, place INTEGER NOT NULL, member INTEGER NOT NULL,
-    PRIMARY KEY (slot, place, member)
-) STRICT, WITHOUT ROWID;
-
--- Jobs for later. slot: queue << 1 | (0: scheduled, 1: retrying); line: group << 8 | rank.
-CREATE TABLE waiting (
-    slot INTEGER NOT NULL, at INTEGER NOT NULL, line INTEGER NOT NULL, member INTEGER NOT NULL,
-    PRIMARY KEY (slot, at, line, member)
-) STRICT, WITHOUT ROWID;
-
--- The other indexes. slot: queue << 4 | index. member: a number, a text, or bytes.
+-- The indexes whose members are looked for without their score.
 CREATE TABLE entry (
-    slot INTEGER NOT NULL, member ANY NOT NULL, score INTEGER NOT NULL,
+    slot INTEGER NOT NULL, score INTEGER NOT NULL, member ANY NOT NULL,
     PRIMARY KEY (slot, member)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX entry_by_score ON entry (slot, score, member);
@@ -90,13 +113,9 @@ pub enum SchemaError {
         "it has the format that redrive had before 0.2, which is not read any more: start with an empty data directory"
     )]
     Old,
-    #[error(
-        "it needs redrive {needs} or newer: its format is {found}, and this redrive knows {FORMAT}"
-    )]
+    #[error("it needs redrive {needs} or newer: its format is {found}, and this redrive knows {FORMAT}")]
     Newer { found: i64, needs: String },
-    #[error(
-        "its layout is {found}, and this redrive knows {LAYOUT}: use the redrive that wrote it, or a newer one"
-    )]
+    #[error("its layout is {found}, and this redrive knows {LAYOUT}: use the redrive that wrote it, or a newer one")]
     OtherLayout { found: i32 },
     #[error("it is a database, but not one of redrive's")]
     NotOurs,
@@ -110,9 +129,7 @@ pub enum SchemaError {
 
 /// Opens the database to write to it, and makes it if it is not there.
 pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, SchemaError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     prepare(&connection, durability).map_err(or_unreadable)?;
     Ok(connection)
@@ -120,22 +137,25 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
 
 /// Opens the database to read it while another connection writes.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, SchemaError> {
-    if !path.exists() {
-        return Err(SchemaError::Missing);
-    }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    leave_log_alone(&connection)?;
+    leave_log_alone(&connection, true)?;
     connection.pragma_update(None, "cache_size", -4 * 1024)?;
     connection.busy_timeout(Duration::from_secs(5))?;
-    connection.set_prepared_statement_cache_capacity(64);
+    reuse_statements(&connection)?;
     check(&connection, "min_reader").map_err(or_unreadable)?;
     Ok(connection)
 }
 
 /// Otherwise the last connection copies the log into the database when it is closed.
-pub(super) fn leave_log_alone(connection: &Connection) -> rusqlite::Result<()> {
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
+pub(super) fn leave_log_alone(connection: &Connection, alone: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, alone).map(drop)
+}
+
+/// A prepared statement keeps its plan. Otherwise SQLite plans it anew whenever another value is bound to it.
+fn reuse_statements(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 fn or_unreadable(error: SchemaError) -> SchemaError {
@@ -150,20 +170,22 @@ fn or_unreadable(error: SchemaError) -> SchemaError {
 }
 
 fn prepare(connection: &Connection, durability: Durability) -> Result<(), SchemaError> {
-    let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if tables == 0 {
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     } else {
+        // What is refused is left as it is, its log included.
+        leave_log_alone(connection, true)?;
         check(connection, "min_writer")?;
+        leave_log_alone(connection, false)?;
     }
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", durability.synchronous())?;
-    connection.pragma_update(None, "cache_size", -32 * 1024)?;
-    connection.pragma_update(None, "temp_store", "MEMORY")?;
     // See checkpointer.rs.
-    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.set_prepared_statement_cache_capacity(64);
+    connection.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0",
+    )?;
+    let synchronous = if durability == Durability::Fsync { "FULL" } else { "OFF" };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    reuse_statements(connection)?;
     if tables == 0 {
         connection.execute_batch(&make())?;
     }
@@ -171,22 +193,28 @@ fn prepare(connection: &Connection, durability: Durability) -> Result<(), Schema
 }
 
 fn make() -> String {
-    let rows = ROW_TABLES.map(|(_, name)| {
-        format!(
+    let records = Table::ALL.into_iter().map(|table| match kind(table) {
+        Kind::Row(name) => format!(
             "CREATE TABLE {name} (number INTEGER PRIMARY KEY, queue INTEGER NOT NULL, record BLOB NOT NULL) STRICT;"
-        )
-    });
-    let keyed = KEYED_TABLES.map(|(_, name)| {
-        format!(
+        ),
+        // A random key changes a random page: one of an index without the records, which come in the order of their making.
+        Kind::Keyed(name) | Kind::Cached(name) => format!(
             "CREATE TABLE {name} (queue INTEGER NOT NULL, key ANY NOT NULL, record BLOB NOT NULL, \
-             PRIMARY KEY (queue, key)) STRICT, WITHOUT ROWID;"
+             PRIMARY KEY (queue, key)) STRICT;"
+        ),
+        Kind::Lease | Kind::Volatile => String::new(),
+    });
+    // One tree each, in the order of the index.
+    let ordered = INDEX_TABLES[..ENTRY].iter().map(|name| {
+        format!(
+            "CREATE TABLE {name} (slot INTEGER NOT NULL, score INTEGER NOT NULL, member ANY NOT NULL, \
+             PRIMARY KEY (slot, score, member)) STRICT, WITHOUT ROWID;"
         )
     });
     format!(
         "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT}; \
-         {TABLES} {} {} INSERT INTO store VALUES ({FORMAT}, {FORMAT}, '{}'); COMMIT;",
-        rows.concat(),
-        keyed.concat(),
+         {TABLES} {} INSERT INTO store VALUES ({FORMAT}, {FORMAT}, '{}'); COMMIT;",
+        records.chain(ordered).collect::<String>(),
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -202,51 +230,9 @@ fn check(connection: &Connection, least: &str) -> Result<(), SchemaError> {
         _ => return Err(SchemaError::NotOurs),
     }
     let (found, needs) =
-        connection.query_row(&format!("SELECT {least}, needs FROM store"), [], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
+        connection.query_row(&format!("SELECT {least}, needs FROM store"), [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     if found > FORMAT {
         return Err(SchemaError::Newer { found, needs });
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tempfile::TempDir;
-
-    fn refusal(change: &str) -> String {
-        let directory = TempDir::new().unwrap();
-        let path = directory.path().join(DATABASE);
-        open_writer(&path, Durability::None).unwrap().execute_batch(change).unwrap();
-        assert!(open_reader(&path).is_err());
-        open_writer(&path, Durability::None).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_store_of_a_newer_format_is_refused_with_the_version_it_needs() {
-        let why = refusal("UPDATE store SET min_reader = 9, min_writer = 9, needs = '7.5.0'");
-        assert!(why.contains("needs redrive 7.5.0"), "{why}");
-    }
-
-    #[test]
-    fn a_store_that_may_be_read_but_not_written_is_read() {
-        let directory = TempDir::new().unwrap();
-        let path = directory.path().join(DATABASE);
-        let writer = open_writer(&path, Durability::None).unwrap();
-        writer.execute_batch("UPDATE store SET min_writer = 9").unwrap();
-        open_reader(&path).unwrap();
-        assert!(matches!(
-            open_writer(&path, Durability::None),
-            Err(SchemaError::Newer { found: 9, .. })
-        ));
-    }
-
-    #[test]
-    fn databases_of_others_and_of_old_are_refused() {
-        assert!(refusal("PRAGMA user_version = 1").contains("empty data directory"));
-        assert!(refusal("PRAGMA user_version = 3").contains("newer"));
-        assert!(refusal("PRAGMA application_id = 5").contains("not one of redrive's"));
-    }
 }

@@ -1,6 +1,7 @@
 //! Every statement of the writer's hot path, prepared once.
 
-use super::schema::{KEYED_TABLES, ROW_TABLES};
+use super::schema::{INDEX_TABLES, kind};
+use crate::store::storage::Table;
 use rusqlite::{Connection, Result, Statement, ToSql};
 
 /// Rows per statement.
@@ -13,29 +14,23 @@ pub(super) struct Insert<'c> {
 }
 
 impl<'c> Insert<'c> {
-    /// `head VALUES (?, …), … tail`
-    fn prepare(connection: &'c Connection, head: &str, columns: usize, tail: &str) -> Result<Self> {
+    fn prepare(connection: &'c Connection, head: &str, columns: usize) -> Result<Self> {
         let row = format!("({})", vec!["?"; columns].join(", "));
-        let statement = |rows| {
-            connection
-                .prepare(&format!("{head} VALUES {} {tail}", vec![row.as_str(); rows].join(", ")))
-        };
-        let statements = [statement(ROWS[0])?, statement(ROWS[1])?, statement(ROWS[2])?];
-        Ok(Self { statements, columns })
+        let rows = |count| vec![row.as_str(); count].join(", ");
+        let statement = |count| connection.prepare(&format!("{head} VALUES {}", rows(count)));
+        let [most, some, one] = ROWS.map(statement);
+        Ok(Self { statements: [most?, some?, one?], columns })
     }
 
     /// How many rows were changed.
     pub(super) fn execute<T>(
-        &mut self,
-        mut rows: &[T],
-        bind: impl Fn(&mut Binder<'_, 'c>, &T) -> Result<()>,
+        &mut self, mut rows: &[T], bind: impl for<'s> Fn(Binder<'s, 'c>, &T) -> Result<Binder<'s, 'c>>,
     ) -> Result<usize> {
         let mut changed = 0;
         for (statement, size) in self.statements.iter_mut().zip(ROWS) {
-            while rows.len() >= size {
-                let (now, later) = rows.split_at(size);
+            while let Some((now, later)) = rows.split_at_checked(size) {
                 for (at, row) in now.iter().enumerate() {
-                    bind(&mut Binder { statement, last: at * self.columns }, row)?;
+                    bind(Binder { statement, last: at * self.columns }, row)?;
                 }
                 changed += statement.raw_execute()?;
                 rows = later;
@@ -52,59 +47,58 @@ pub(super) struct Binder<'s, 'c> {
 }
 
 impl Binder<'_, '_> {
-    pub(super) fn bind(&mut self, column: impl ToSql) -> Result<()> {
+    pub(super) fn bind(mut self, column: impl ToSql) -> Result<Self> {
         self.last += 1;
-        self.statement.raw_bind_parameter(self.last, column)
+        self.statement.raw_bind_parameter(self.last, column)?;
+        Ok(self)
     }
 }
 
-/// Of a table by number.
-pub(super) struct RowStatements<'c> {
+/// Of a table of records: queue and key come first.
+pub(super) struct TableStatements<'c> {
     pub(super) get: Statement<'c>,
+    /// Key and record, from a key to another.
     pub(super) range: Statement<'c>,
     /// Leaves alone what is there.
     pub(super) insert: Insert<'c>,
-    /// Also in place of another record of the same queue.
-    pub(super) put: Insert<'c>,
+    pub(super) update: Statement<'c>,
+    /// Whether the last one that was put replaced another.
+    pub(super) was_there: bool,
+    /// From a key to another.
     pub(super) delete: Statement<'c>,
 }
 
-impl<'c> RowStatements<'c> {
-    fn prepare(connection: &'c Connection, table: &str) -> Result<Self> {
-        let sql = |sql: &str| connection.prepare(&sql.replace("{}", table));
+impl<'c> TableStatements<'c> {
+    fn prepare(connection: &'c Connection, (table, key): (&str, &str)) -> Result<Self> {
+        let of_queue =
+            |what: &str, rest: &str| connection.prepare(&format!("{what} WHERE queue = ?1 AND {key} {rest}"));
         Ok(Self {
-            get: sql("SELECT record FROM {} WHERE number = ?1 AND queue = ?2")?,
-            range: sql(
-                "SELECT number, record FROM {} WHERE number BETWEEN ?1 AND ?2 AND queue = ?3",
-            )?,
-            insert: Insert::prepare(connection, &format!("INSERT OR IGNORE INTO {table}"), 3, "")?,
-            put: Insert::prepare(
-                connection,
-                &format!("INSERT INTO {table}"),
-                3,
-                "ON CONFLICT (number) DO UPDATE SET record = excluded.record WHERE queue = excluded.queue",
-            )?,
-            delete: sql("DELETE FROM {} WHERE number BETWEEN ?1 AND ?2 AND queue = ?3")?,
+            get: of_queue(&format!("SELECT record FROM {table}"), "= ?2")?,
+            range: of_queue(&format!("SELECT {key}, record FROM {table}"), "BETWEEN ?2 AND ?3")?,
+            insert: Insert::prepare(connection, &format!("INSERT OR IGNORE INTO {table} (queue, {key}, record)"), 3)?,
+            update: of_queue(&format!("UPDATE {table} SET record = ?3"), "= ?2")?,
+            was_there: false,
+            delete: of_queue(&format!("DELETE FROM {table}"), "BETWEEN ?2 AND ?3")?,
         })
     }
 }
 
-/// Of a table by queue and key.
-pub(super) struct KeyedStatements<'c> {
-    pub(super) get: Statement<'c>,
-    pub(super) insert: Statement<'c>,
-    pub(super) update: Statement<'c>,
+pub(super) struct IndexStatements<'c> {
+    /// Leaves alone what is there.
+    pub(super) insert: Insert<'c>,
     pub(super) delete: Statement<'c>,
+    /// All up to this entry.
+    pub(super) delete_first: Statement<'c>,
 }
 
-impl<'c> KeyedStatements<'c> {
+impl<'c> IndexStatements<'c> {
     fn prepare(connection: &'c Connection, table: &str) -> Result<Self> {
-        let sql = |sql: &str| connection.prepare(&sql.replace("{}", table));
+        let score = if table == "entry" { "" } else { "AND score = ?2" };
+        let delete = |which: &str| connection.prepare(&format!("DELETE FROM {table} WHERE slot = ?1 {which}"));
         Ok(Self {
-            get: sql("SELECT record FROM {} WHERE queue = ?1 AND key = ?2")?,
-            insert: sql("INSERT OR IGNORE INTO {} VALUES (?1, ?2, ?3)")?,
-            update: sql("UPDATE {} SET record = ?3 WHERE queue = ?1 AND key = ?2")?,
-            delete: sql("DELETE FROM {} WHERE queue = ?1 AND key = ?2")?,
+            insert: Insert::prepare(connection, &format!("INSERT OR IGNORE INTO {table}"), 3)?,
+            delete: delete(&format!("{score} AND member = ?3"))?,
+            delete_first: delete("AND (score, member) <= (?2, ?3)")?,
         })
     }
 }
@@ -112,26 +106,22 @@ impl<'c> KeyedStatements<'c> {
 macro_rules! statements {
     ($($name:ident: $sql:literal;)*) => {
         pub(super) struct Statements<'c> {
-            pub(super) rows: Vec<RowStatements<'c>>,
-            pub(super) keyed: Vec<KeyedStatements<'c>>,
-            pub(super) insert_ready: Insert<'c>,
-            pub(super) insert_waiting: Insert<'c>,
-            pub(super) insert_entry: Insert<'c>,
+            /// By [`Table`]; none: it is in memory alone.
+            pub(super) tables: Vec<Option<TableStatements<'c>>>,
+            pub(super) indexes: Vec<IndexStatements<'c>>,
             pub(super) put_lease: Insert<'c>,
             $(pub(super) $name: Statement<'c>,)*
         }
 
         impl<'c> Statements<'c> {
             pub(super) fn prepare(c: &'c Connection) -> Result<Self> {
-                let rows = ROW_TABLES.iter().map(|(_, name)| RowStatements::prepare(c, name));
-                let keyed = KEYED_TABLES.iter().map(|(_, name)| KeyedStatements::prepare(c, name));
+                let tables = Table::ALL.into_iter().map(|table| kind(table).name_and_key());
+                let tables = tables.map(|table| table.map(|table| TableStatements::prepare(c, table)).transpose());
+                let indexes = INDEX_TABLES.iter().map(|name| IndexStatements::prepare(c, name));
                 Ok(Self {
-                    rows: rows.collect::<Result<_>>()?,
-                    keyed: keyed.collect::<Result<_>>()?,
-                    insert_ready: Insert::prepare(c, "INSERT OR IGNORE INTO ready", 3, "")?,
-                    insert_waiting: Insert::prepare(c, "INSERT OR IGNORE INTO waiting", 4, "")?,
-                    insert_entry: Insert::prepare(c, "INSERT OR IGNORE INTO entry", 3, "")?,
-                    put_lease: Insert::prepare(c, "INSERT OR REPLACE INTO lease", 4, "")?,
+                    tables: tables.collect::<Result<_>>()?,
+                    indexes: indexes.collect::<Result<_>>()?,
+                    put_lease: Insert::prepare(c, "INSERT OR REPLACE INTO lease", 4)?,
                     $($name: c.prepare($sql)?,)*
                 })
             }
@@ -144,26 +134,20 @@ statements! {
     commit: "COMMIT";
     rollback: "ROLLBACK";
     save: "UPDATE queue SET sums = ?2 WHERE queue = ?1";
-    insert_queue: "INSERT INTO queue VALUES (?1, ?2, ?3)";
+    insert_queue: "INSERT INTO queue VALUES (?1, ?2, x'')";
     delete_queue: "DELETE FROM queue WHERE queue = ?1";
 
     put_lease_record: "UPDATE lease SET record = ?2 WHERE number = ?1";
     extend_lease: "UPDATE lease SET expiry = ?2 WHERE number = ?1";
-    delete_leases: "DELETE FROM lease WHERE number BETWEEN ?1 AND ?2 AND queue = ?3";
 
-    delete_ready: "DELETE FROM ready WHERE slot = ?1 AND place = ?2 AND member = ?3";
-    delete_first_ready: "DELETE FROM ready WHERE slot = ?1 AND (place, member) <= (?2, ?3)";
-    first_ready: "SELECT place, member, record FROM ready LEFT JOIN job ON number = member >> 8 AND queue = ?2 \
-        WHERE slot = ?1 ORDER BY place, member LIMIT ?3";
+    first_ready: "SELECT score, member, record FROM ready LEFT JOIN job ON number = member >> 8 AND queue = ?2 \
+        WHERE slot = ?1 ORDER BY score, member LIMIT ?3";
+    due: "SELECT score, member FROM waiting WHERE slot = ?1 AND score <= ?2 ORDER BY score, member LIMIT ?3";
+    first_due: "SELECT score FROM waiting WHERE slot = ?1 ORDER BY score LIMIT 1";
+    update_entry: "UPDATE entry SET score = ?2 WHERE slot = ?1 AND member = ?3";
 
-    delete_waiting: "DELETE FROM waiting WHERE slot = ?1 AND at = ?2 AND line = ?3 AND member = ?4";
-    delete_due: "DELETE FROM waiting WHERE slot = ?1 AND (at, line, member) <= (?2, ?3, ?4)";
-    due: "SELECT at, line, member FROM waiting WHERE slot = ?1 AND at <= ?2 ORDER BY at, line, member LIMIT ?3";
-    first_due: "SELECT at FROM waiting WHERE slot = ?1 ORDER BY at LIMIT 1";
-
-    update_entry: "UPDATE entry SET score = ?3 WHERE slot = ?1 AND member = ?2";
-    delete_entry: "DELETE FROM entry WHERE slot = ?1 AND member = ?2";
-
+    last_failure: "SELECT record FROM failure WHERE number BETWEEN ?1 AND ?2 AND queue = ?3 \
+        ORDER BY number DESC LIMIT 1";
     add_error_type: "INSERT INTO error_type VALUES (?1, ?2, ?3) \
         ON CONFLICT DO UPDATE SET count = count + excluded.count RETURNING count";
     delete_error_type: "DELETE FROM error_type WHERE queue = ?1 AND name = ?2";

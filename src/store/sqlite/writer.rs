@@ -1,38 +1,25 @@
 //! The one writer: takes the calls that wait, runs them in one transaction, and answers once that is on disk. While one
 //! transaction is on its way to the disk, the calls of the next one gather.
 
-use super::{
-    Durability,
-    checkpointer::Checkpointer,
-    disk::{Disk, OpenedFile},
-    failure::Failure,
-    lock, schema,
-    storage::{SqliteStorage, Written},
-};
-use crate::{
-    domain::{
-        store_clock::{Reading, StoreClock},
-        time::Timestamp,
-    },
-    env::Clock,
-    store::{Health, StoreError},
-};
+use super::checkpointer::Checkpointer;
+use super::disk::Disk;
+use super::failure::Failure;
+use super::storage::{SqliteStorage, Written};
+use super::{Durability, lock, schema};
+use crate::domain::{StoreClock, Timestamp};
+use crate::env::Clock;
+use crate::store::{Result, StoreError};
 use rusqlite::Connection;
-use std::{
-    fs::File,
-    sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use std::{fs::File, mem};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// The calls of one transaction.
 const STEP_MAX: usize = 2_048;
 const STEP_BYTES_MAX: usize = 16 << 20;
-/// Store time is written at least so often while there are calls: callers are told of it, and it must not go back.
+/// Store time is written at least so often while there are calls: callers see it, and it must not go back.
 const SAVE_TIME_EVERY: Duration = Duration::from_secs(1);
-
-/// The store's one clock.
-pub(super) type SharedClock = Arc<Mutex<StoreClock>>;
 
 /// What the writer's thread does with calls. It owns the work, and runs it in a transaction.
 pub trait Work: Send + 'static {
@@ -53,24 +40,15 @@ pub trait Work: Send + 'static {
     }
 
     /// One answer for each call, in their order. An error undoes all of them.
-    fn run(
-        &mut self,
-        storage: &mut SqliteStorage<'_>,
-        calls: Vec<Self::Call>,
-    ) -> Result<Vec<Self::Answer>, StoreError>;
+    fn run(&mut self, storage: &mut SqliteStorage<'_>, calls: Vec<Self::Call>) -> Result<Vec<Self::Answer>>;
 
     /// It is on disk; the callers are answered next.
-    fn committed(&mut self, _: &mut SqliteStorage<'_>) {}
+    fn committed(&mut self) {}
 
     /// Nothing of the calls happened.
     fn rolled_back(&mut self) {}
 
-    fn answer(reply: Self::Reply, answer: Result<Self::Answer, StoreError>);
-
-    /// Runs after the last call, in its transaction.
-    fn close(&mut self, _: &mut SqliteStorage<'_>) -> Result<(), StoreError> {
-        Ok(())
-    }
+    fn answer(reply: Self::Reply, answer: Result<Self::Answer>);
 }
 
 /// Where an answer goes, and the memory that its call takes.
@@ -91,23 +69,31 @@ struct Step<W: Work> {
 }
 
 impl<W: Work> Step<W> {
-    fn new() -> Self {
-        Self { calls: Vec::new(), replies: Vec::new(), bytes: 0, closing: false }
-    }
-
-    fn add(&mut self, envelope: Envelope<W>) {
-        match envelope {
-            Envelope::Call(call, reply) => {
-                self.bytes += W::bytes(&call);
-                self.calls.push(call);
-                self.replies.push(reply);
+    fn gather(first: Envelope<W>, inbox: &mut mpsc::Receiver<Envelope<W>>) -> Self {
+        let mut step = Self { calls: Vec::new(), replies: Vec::new(), bytes: 0, closing: false };
+        let mut next = Some(first);
+        while let Some(envelope) = next {
+            match envelope {
+                Envelope::Call(call, reply) => {
+                    step.bytes += W::bytes(&call);
+                    step.calls.push(call);
+                    step.replies.push(reply);
+                }
+                Envelope::Close => {
+                    step.closing = true;
+                    inbox.close();
+                }
             }
-            Envelope::Close => self.closing = true,
+            let is_full = step.calls.len() >= STEP_MAX || step.bytes >= STEP_BYTES_MAX;
+            next = if is_full { None } else { inbox.try_recv().ok() };
         }
+        step
     }
 
-    fn is_full(&self) -> bool {
-        self.calls.len() >= STEP_MAX || self.bytes >= STEP_BYTES_MAX
+    fn refuse(self, error: &StoreError) {
+        for (reply, _room) in self.replies {
+            W::answer(reply, Err(error.clone()));
+        }
     }
 
     /// Looks once for all that is to be written together, and refuses new jobs if there is no room for them.
@@ -117,37 +103,40 @@ impl<W: Work> Step<W> {
         }
         // Everything is written twice: to the log, and from there to the database.
         let Some(why) = disk.low_after(2 * self.bytes as u64) else { return };
-        let calls = std::mem::take(&mut self.calls).into_iter();
-        for (call, reply) in calls.zip(std::mem::take(&mut self.replies)) {
-            if W::adds_jobs(&call) {
-                refuse::<W>(reply, StoreError::DiskLow(why.clone()));
-            } else {
-                self.calls.push(call);
-                self.replies.push(reply);
-            }
+        let calls = mem::take(&mut self.calls).into_iter().zip(mem::take(&mut self.replies));
+        let (adding, others): (Vec<_>, Vec<_>) = calls.partition(|(call, _)| W::adds_jobs(call));
+        (self.calls, self.replies) = others.into_iter().unzip();
+        for (_, (reply, _room)) in adding {
+            W::answer(reply, Err(StoreError::DiskLow(why.clone())));
         }
     }
 }
 
-fn refuse<W: Work>((reply, _room): Waiting<W>, error: StoreError) {
-    W::answer(reply, Err(error));
+/// What the handles on a store and its writer share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) time: Mutex<StoreClock>,
+    pub(super) disk: Disk,
+    pub(super) durability: Durability,
+    /// It stays the same file while the database is open.
+    pub(super) log: File,
+    /// Why no more is written.
+    pub(super) stopped: OnceLock<String>,
+    /// See [`Checkpointer::new`].
+    pub(super) _file: Option<Arc<File>>,
 }
 
-/// What the writer is started with.
-pub(super) struct Setup {
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) time: SharedClock,
-    pub(super) disk: Disk,
-    pub(super) opened: OpenedFile,
-    pub(super) durability: Durability,
-    pub(super) log: File,
-    pub(super) health: Arc<RwLock<Health>>,
+impl Shared {
+    pub(super) fn now(&self) -> Timestamp {
+        lock(&self.time).now(self.clock.read())
+    }
 }
 
 pub(super) struct Writer<'c, W: Work> {
     storage: SqliteStorage<'c>,
     work: W,
-    setup: Setup,
+    shared: Arc<Shared>,
     /// Whether commits wait for the disk.
     waits_for_disk: bool,
     /// Store time as it was last written.
@@ -155,90 +144,66 @@ pub(super) struct Writer<'c, W: Work> {
 }
 
 impl<'c, W: Work> Writer<'c, W> {
-    pub(super) fn new(storage: SqliteStorage<'c>, work: W, setup: Setup) -> Self {
-        Self { storage, work, setup, waits_for_disk: true, saved_at: Timestamp::default() }
+    pub(super) fn new(storage: SqliteStorage<'c>, work: W, shared: Arc<Shared>) -> Self {
+        Self { storage, work, shared, waits_for_disk: true, saved_at: Timestamp::default() }
     }
 
-    /// Takes calls until the store is closed.
-    pub(super) fn run(
-        mut self,
-        mut inbox: mpsc::Receiver<Envelope<W>>,
-        checkpointer: &mut Checkpointer,
-    ) {
-        loop {
-            let mut step = Step::new();
-            let Some(first) = inbox.blocking_recv() else { return };
-            step.add(first);
-            while !step.is_full()
-                && let Ok(envelope) = inbox.try_recv()
-            {
-                step.add(envelope);
+    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Envelope<W>>, checkpointer: &mut Checkpointer) {
+        while let Some(first) = inbox.blocking_recv() {
+            let mut step = Step::gather(first, &mut inbox);
+            if let Some(why) = self.shared.stopped.get() {
+                step.refuse(&StoreError::Unavailable(format!("writes have stopped: {why}")));
+                continue;
             }
-            if step.closing {
-                inbox.close();
-            }
-            step.refuse_jobs_when_low(&self.setup.disk);
-            let reading = self.setup.clock.read();
+            step.refuse_jobs_when_low(&self.shared.disk);
             let connection = self.storage.connection;
-            let stepped = self.step(reading, step).and_then(|()| checkpointer.run_once(connection));
-            match stepped {
+            match self.step(step).and_then(|()| checkpointer.run_once(connection)) {
                 Ok(()) => {}
                 Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
                 Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
-                    return stop(&mut inbox, &self.setup.health, &why);
+                    tracing::error!(
+                        why,
+                        "the store takes no more writes: what is on disk must be read afresh, so restart redrive"
+                    );
+                    drop(self.shared.stopped.set(why));
                 }
             }
         }
     }
 
-    /// Runs the calls in one transaction and answers them when it is on disk.
-    fn step(&mut self, reading: Reading, step: Step<W>) -> Result<(), Failure> {
-        let Step { calls, replies, closing, .. } = step;
-        match self.transact(reading, calls, closing) {
+    fn step(&mut self, mut step: Step<W>) -> Result<(), Failure> {
+        match self.transact(mem::take(&mut step.calls), step.closing) {
             Ok(answers) => {
-                self.work.committed(&mut self.storage);
-                for ((reply, _room), answer) in replies.into_iter().zip(answers) {
+                self.work.committed();
+                for ((reply, _room), answer) in step.replies.into_iter().zip(answers) {
                     W::answer(reply, Ok(answer));
                 }
                 Ok(())
             }
             Err(failure) => {
                 // Best effort: a transaction that cannot even be rolled back is gone with the connection.
-                let _ = self.storage.rollback();
+                let _ = self.storage.sql.rollback.execute([]);
                 self.work.rolled_back();
                 let failure = match self.storage.reload() {
                     Ok(()) => failure,
                     Err(error) => Failure::Unknown(error.to_string()),
                 };
-                for reply in replies {
-                    refuse::<W>(reply, failure.error());
-                }
+                step.refuse(&failure.error());
                 Err(failure)
             }
         }
     }
 
-    fn transact(
-        &mut self,
-        reading: Reading,
-        calls: Vec<W::Call>,
-        closing: bool,
-    ) -> Result<Vec<W::Answer>, Failure> {
-        let now = lock(&self.setup.time).now(reading);
+    fn transact(&mut self, calls: Vec<W::Call>, closing: bool) -> Result<Vec<W::Answer>, Failure> {
+        let now = self.shared.now();
         let count = calls.len();
         self.storage.now = now;
-        let (work, storage) = (&mut self.work, &mut self.storage);
-        let only_promotes = calls.iter().all(|call| work.only_promotes(storage, call));
+        let only_promotes = calls.iter().all(|call| self.work.only_promotes(&mut self.storage, call));
         self.wait_for_disk(closing || !only_promotes)?;
         self.storage.begin(now)?;
-        let ran = self.work.run(&mut self.storage, calls).and_then(|answers| {
-            if closing {
-                self.work.close(&mut self.storage)?;
-            }
-            Ok(answers)
-        });
+        let ran = self.work.run(&mut self.storage, calls);
         // A verb may not go on after a failure of the database.
-        let answers = match (self.storage.take_failure(), ran) {
+        let answers = match (self.storage.failure.take(), ran) {
             (Some(failure), _) => return Err(failure),
             (None, Err(error)) => return Err(Failure::Refused(error)),
             (None, Ok(answers)) => answers,
@@ -249,28 +214,26 @@ impl<'c, W: Work> Writer<'c, W> {
         let told = now.since(self.saved_at) >= SAVE_TIME_EVERY || closing;
         if self.storage.written == Written::Nothing && !told {
             // Calls that found nothing cost no fsync.
-            self.storage.rollback()?;
+            self.storage.sql.rollback.execute([])?;
             return Ok(answers);
         }
-        if let Some(why) = self.setup.opened.replaced() {
+        if let Some(why) = self.shared.disk.replaced() {
             return Err(Failure::Stopped(why));
         }
-        let kept = lock(&self.setup.time).kept();
+        let kept = lock(&self.shared.time).kept();
         self.storage.save(kept)?;
         self.saved_at = now;
-        self.storage.commit().map_err(Failure::of_commit)?;
+        self.storage.sql.commit.execute([]).map_err(Failure::of_commit)?;
         if self.storage.written == Written::Changes && !self.waits_for_disk {
-            let synced = self.setup.log.sync_data();
-            synced.map_err(|error| {
-                Failure::Unknown(format!("the log did not reach the disk: {error}"))
-            })?;
+            let synced = self.shared.log.sync_data();
+            synced.map_err(|error| Failure::Unknown(format!("the log did not reach the disk: {error}")))?;
         }
         Ok(answers)
     }
 
     /// Whether the next commit is on disk when it ends; otherwise it gets there with the one after it.
     fn wait_for_disk(&mut self, wait: bool) -> Result<(), Failure> {
-        if self.setup.durability == Durability::Fsync && self.waits_for_disk != wait {
+        if self.shared.durability == Durability::Fsync && self.waits_for_disk != wait {
             let level = if wait { "FULL" } else { "NORMAL" };
             self.storage.connection.pragma_update(None, "synchronous", level)?;
             self.waits_for_disk = wait;
@@ -279,37 +242,13 @@ impl<'c, W: Work> Writer<'c, W> {
     }
 }
 
-/// Refuses everything from now on, until the store is closed.
-fn stop<W: Work>(inbox: &mut mpsc::Receiver<Envelope<W>>, health: &RwLock<Health>, why: &str) {
-    tracing::error!(
-        why,
-        "the store takes no more writes: what is on disk must be read afresh, so restart redrive"
-    );
-    *health.write().unwrap_or_else(PoisonError::into_inner) = Health::Stopped(why.to_owned());
-    while let Some(envelope) = inbox.blocking_recv() {
-        match envelope {
-            Envelope::Call(_, reply) => {
-                refuse::<W>(reply, StoreError::Unavailable(format!("writes have stopped: {why}")));
-            }
-            Envelope::Close => inbox.close(),
-        }
-    }
-}
-
-pub(super) fn is_stopped(health: &RwLock<Health>) -> Option<String> {
-    match &*health.read().unwrap_or_else(PoisonError::into_inner) {
-        Health::Stopped(why) => Some(why.clone()),
-        _ => None,
-    }
-}
-
 /// Puts all of the write-ahead log into the database, so that a copy of the one file is whole. After a failure it is
 /// left as it is: what of it has reached the disk is found out by reading all of it again.
-pub(super) fn close(connection: Connection, health: &RwLock<Health>) {
-    if is_stopped(health).is_none() {
-        drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
+pub(super) fn close(connection: Connection, is_stopped: bool) {
+    if is_stopped {
+        drop(schema::leave_log_alone(&connection, true));
     } else {
-        drop(schema::leave_log_alone(&connection));
+        drop(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"));
     }
     drop(connection.close());
 }

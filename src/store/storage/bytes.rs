@@ -1,7 +1,7 @@
 //! The bytes that an engine knows: keys, members, positions, and the fronts of some records.
 
 use super::{HAS_HISTORY_TAG, Index, Member, Position, RecordKey, Table};
-use crate::domain::time::Timestamp;
+use crate::domain::Timestamp;
 
 //
 // A lease: delivery 4, nonce 8, flags 1, epoch 4, started_at 6, duration 4 (these never change while it lives, and are in its
@@ -17,7 +17,7 @@ pub const LEASE_TAIL: usize = LEASE_FENCE + 4 + Position::LENGTH;
 pub mod flag {
     /// Its id is the caller's own: there is a record in `Id`.
     pub const OWN_ID: u8 = 1;
-    /// It has a key or a deadline, or an id that no token holds: an Ack has to read the job.
+    /// It has a deadline, or an id that no token holds: an Ack has to read the job.
     pub const LOOK: u8 = 2;
     /// There is a `History`.
     pub const HISTORY: u8 = 4;
@@ -90,20 +90,12 @@ impl RecordKey {
     pub fn read(table: Table, bytes: &[u8]) -> Option<Self> {
         Some(match table {
             Table::Queue | Table::Outcomes => Self::Only,
-            Table::Version | Table::Breaker => {
-                Self::Group(u16::from_be_bytes(bytes.try_into().ok()?))
-            }
+            Table::Version | Table::Breaker => Self::Group(u16::from_be_bytes(bytes.try_into().ok()?)),
             Table::Attempt | Table::Failure => Self::Part(read_48(bytes)?, *bytes.get(6)?),
-            Table::Id | Table::Key | Table::Request => {
-                Self::Text(std::str::from_utf8(bytes).ok()?.into())
+            Table::Id | Table::Key | Table::Request => Self::Text(std::str::from_utf8(bytes).ok()?.into()),
+            Table::Job | Table::Body | Table::History | Table::Lease | Table::Dead | Table::Result | Table::Move => {
+                Self::Number(read_48(bytes)?)
             }
-            Table::Job
-            | Table::Body
-            | Table::History
-            | Table::Lease
-            | Table::Dead
-            | Table::Result
-            | Table::Move => Self::Number(read_48(bytes)?),
         })
     }
 }
@@ -161,64 +153,5 @@ impl Member {
             Self::Number(number) | Self::Probe { number, .. } => Some(*number),
             Self::Text(_) | Self::Record(..) => None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{
-        super::{Fence, GroupState, Version},
-        *,
-    };
-
-    #[test]
-    fn members_and_keys_read_back() {
-        let position = Position {
-            group: 0,
-            rank: 200,
-            ready_at: Timestamp::from_millis(1_800_000_000_123),
-            number: 0xffff_ffff_fffe,
-            tag: 1,
-        };
-        let record = Member::Record(Table::Request, RecordKey::Text("a:b".into()));
-        for (index, member) in [
-            (Index::Ready, Member::Position(position)),
-            (Index::Retrying, Member::Position(position)),
-            (Index::Leased, Member::Number(7)),
-            (Index::Probe, Member::Probe { epoch: 9, number: 8 }),
-            (Index::FinishedKey, Member::Text("key".into())),
-            (Index::Expires, record),
-            (Index::Expires, Member::Record(Table::Move, RecordKey::Number(3))),
-        ] {
-            assert_eq!(Member::read(index, &member.bytes(index)), Some(member));
-        }
-        for table in Table::ALL {
-            assert_eq!(Table::of_letter(table.letter() as u8), Some(table));
-        }
-        let part = RecordKey::Part(5, 3);
-        assert_eq!(RecordKey::read(Table::Attempt, &part.bytes()), Some(part));
-    }
-
-    #[test]
-    fn bytes_of_positions_sort_as_positions_do() {
-        let at = |rank, millis, number| Position {
-            group: 0,
-            rank,
-            ready_at: Timestamp::from_millis(millis),
-            number,
-            tag: 0,
-        };
-        let ordered = [at(0, 9, 9), at(1, 1, 300), at(1, 256, 1), at(1, 256, 2), at(200, 0, 0)];
-        for pair in ordered.windows(2) {
-            assert!(pair[0] < pair[1] && pair[0].bytes() < pair[1].bytes());
-        }
-    }
-
-    #[test]
-    fn a_version_reads_back_and_a_new_one_is_absent() {
-        let version = Version { state: GroupState::Held, epoch: 7, random: [3; 8] };
-        assert_eq!(Version::read(Some(&version.bytes())), version);
-        assert_eq!(Version::read(None), Version::default());
-        assert!(matches!(Version::default().fence(0), Fence::Absent(..)));
     }
 }

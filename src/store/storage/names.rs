@@ -1,7 +1,7 @@
 //! Tables, indexes, members, versions and counters by name.
 
 use super::Fence;
-use crate::domain::time::Timestamp;
+use crate::domain::Timestamp;
 use bytes::Bytes;
 
 /// The kinds of records. The letter is the name of the table where names must be short.
@@ -244,8 +244,7 @@ impl Version {
 
     /// A missing or damaged one is as new.
     pub fn read(record: Option<&[u8]>) -> Self {
-        let Some(bytes) = record.and_then(|record| <[u8; Self::LENGTH]>::try_from(record).ok())
-        else {
+        let Some(bytes) = record.and_then(|record| <[u8; Self::LENGTH]>::try_from(record).ok()) else {
             return Self::default();
         };
         let state = match bytes[0] {
@@ -273,12 +272,16 @@ impl Version {
 /// Sums that every server adds to. Removed at zero.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Counter {
-    /// By its place in [`super::Totals::values`].
+    /// By its number, below [`Counter::TOTALS`].
     Total(u8),
     /// Dead letters by type of error.
     ErrorType(Box<str>),
     /// Acks under an epoch of the queue's breaker. An engine for one process may keep it in memory alone.
     Succeeded(u32),
+}
+
+impl Counter {
+    pub const TOTALS: u8 = 16;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

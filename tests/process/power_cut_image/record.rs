@@ -27,12 +27,7 @@ impl Record {
         if end > log.len() {
             return Ok(None);
         }
-        Ok(Some(Record {
-            op: header[4],
-            inode: number(header, 8)?,
-            offset: number(header, 16)?,
-            payload: start..end,
-        }))
+        Ok(Some(Record { op: header[4], inode: number(header, 8)?, offset: number(header, 16)?, payload: start..end }))
     }
 }
 

@@ -1,10 +1,8 @@
 //! A directory's files, read, copied and compared.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Names the files in which two directories differ, except for -shm files. With an image made by
 /// [`super::Lose::Nothing`] and the directory that a process left by exiting (not by being killed, since

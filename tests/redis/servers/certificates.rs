@@ -1,9 +1,7 @@
 //! An authority of our own, and a certificate for 127.0.0.1 that it has signed.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use tempfile::TempDir;
 
 pub(crate) struct Certificates {
@@ -75,12 +73,7 @@ impl Certificates {
                 "server.pem",
             ],
         );
-        Self {
-            ca: at("ca.pem"),
-            server_cert: at("server.pem"),
-            server_key: at("server.key"),
-            _folder: folder,
-        }
+        Self { ca: at("ca.pem"), server_cert: at("server.pem"), server_key: at("server.key"), _folder: folder }
     }
 }
 

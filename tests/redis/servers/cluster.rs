@@ -1,9 +1,7 @@
 //! A Cluster: three primaries, each with a replica.
 
-use super::{
-    process::{Kind, Launch, Server},
-    until,
-};
+use super::process::{Kind, Launch, Server};
+use super::until;
 use redis::Value;
 use std::process::{Command, Stdio};
 
@@ -48,8 +46,7 @@ impl Cluster {
 
     /// The first three: any of them leads to the others.
     pub(crate) fn address(&self) -> String {
-        let hosts: Vec<_> =
-            self.servers[..3].iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        let hosts: Vec<_> = self.servers[..3].iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis://{}", hosts.join(","))
     }
 
@@ -59,9 +56,7 @@ impl Cluster {
         let slot: i64 = asked.ask(&format!("CLUSTER KEYSLOT {key}"));
         let ranges: Vec<Vec<Value>> = asked.ask("CLUSTER SLOTS");
         let owner = ranges.iter().find_map(|range| match &range[..] {
-            [Value::Int(from), Value::Int(to), Value::Array(primary), ..]
-                if (*from..=*to).contains(&slot) =>
-            {
+            [Value::Int(from), Value::Int(to), Value::Array(primary), ..] if (*from..=*to).contains(&slot) => {
                 redis::from_redis_value::<u16>(primary[1].clone()).ok()
             }
             _ => None,

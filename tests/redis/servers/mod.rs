@@ -24,7 +24,7 @@ use std::{future::Future, time::Duration};
 /// Nothing takes this long unless it is broken.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// Waits for a fact about another process, which nobody can be woken by: asks often, and gives up loudly.
+/// Waits for a fact about another process, which sends no event: polls often, and panics when time is up.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is: impl FnMut() -> F) {
     let asking = async {
         while !is().await {

@@ -3,16 +3,14 @@
 use super::Certificates;
 use redis::{FromRedisValue, Value};
 use rustix::process::{Pid, Signal, kill_process};
-use std::{
-    ffi::OsString,
-    io::{BufRead, BufReader},
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    thread,
-    time::Duration,
-};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const READY: &str = "Ready to accept connections";
@@ -106,9 +104,7 @@ impl Launch {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{}: {error}; script/test installs it", self.kind.program())
-            });
+            .unwrap_or_else(|error| panic!("{}: {error}; script/test installs it", self.kind.program()));
         let (lines, log) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || {
@@ -122,8 +118,7 @@ impl Launch {
     }
 
     fn configuration(&self, directory: &Path, port: u16) -> String {
-        let ports =
-            if self.tls { format!("port 0\ntls-port {port}") } else { format!("port {port}") };
+        let ports = if self.tls { format!("port 0\ntls-port {port}") } else { format!("port {port}") };
         let mut text = format!("{ports}\nbind 127.0.0.1\ndir {}\n", directory.display());
         for line in &self.lines {
             text += &line.replace("{port+}", &(port + BUS_DISTANCE).to_string());
@@ -248,8 +243,7 @@ pub(crate) fn ask<T: FromRedisValue>(port: u16, command: &str) -> T {
 }
 
 fn try_ask<T: FromRedisValue>(port: u16, command: &str) -> Result<T, String> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))
-        .map_err(|error| error.to_string())?;
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).map_err(|error| error.to_string())?;
     let connection = client.get_connection_with_timeout(LONG);
     let mut connection = connection.map_err(|error| error.to_string())?;
     let mut words = command.split_whitespace();
@@ -261,7 +255,7 @@ fn try_ask<T: FromRedisValue>(port: u16, command: &str) -> Result<T, String> {
     redis::from_redis_value(reply).map_err(|error| error.to_string())
 }
 
-/// Below those that the system gives to outgoing connections: nobody takes it while its server is down.
+/// Below those that the system gives to outgoing connections: it stays free while its server is down.
 fn free_port() -> u16 {
     let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {

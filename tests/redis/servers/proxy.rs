@@ -1,19 +1,13 @@
 //! A proxy on loopback that does to its connections what networks do.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::watch,
-    task::AbortHandle,
-};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 /// What becomes of the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +17,7 @@ pub(crate) enum Fault {
     CutAfter(usize),
     /// The server hears everything; its next answer cuts the connection instead of arriving.
     CutBeforeReply,
-    /// Bytes of either side vanish, and nobody hears that they did.
+    /// Bytes of either side vanish without an error.
     BlackHole,
     /// Every piece arrives so much later.
     Delay(Duration),

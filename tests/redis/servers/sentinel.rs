@@ -1,9 +1,7 @@
 //! A primary and its replica, watched by three sentinels.
 
-use super::{
-    process::{Kind, Launch, Server},
-    until,
-};
+use super::process::{Kind, Launch, Server};
+use super::until;
 use std::collections::HashMap;
 
 const NAME: &str = "mymaster";
@@ -43,13 +41,11 @@ impl Watched {
     pub(crate) async fn fail_over(&self) {
         let command = format!("SENTINEL FAILOVER {NAME}");
         let sentinel = &self.sentinels[0];
-        until("the failover begins", || async { sentinel.try_ask::<String>(&command).is_ok() })
-            .await;
+        until("the failover begins", || async { sentinel.try_ask::<String>(&command).is_ok() }).await;
     }
 
     pub(crate) fn address(&self) -> String {
-        let hosts: Vec<_> =
-            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+        let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
         format!("redis+sentinel://{}/{NAME}", hosts.join(","))
     }
 }

@@ -36,7 +36,7 @@ async fn fail(server: &Server, queue: &str, error: pb::Failure) -> pb::NackRespo
 }
 
 /// So many jobs of the queue die at once.
-async fn bury_many(server: &Server, queue: &str, ids: impl Iterator<Item = String>) {
+async fn dead_letter_many(server: &Server, queue: &str, ids: impl Iterator<Item = String>) {
     let jobs: Vec<_> = ids.map(|id| crate::server::job_of(queue, &id)).collect();
     let max_jobs = jobs.len() as u32;
     server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();

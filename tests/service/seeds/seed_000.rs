@@ -1,6 +1,6 @@
 //! Seed 000: a retry handler with exponential backoff, a dead-letter queue, and a breaker in front of that.
 
-use super::{bury_many, dead, dead_counts, dead_of, delays, explain, fail, preset, requeue};
+use super::{dead, dead_counts, dead_letter_many, dead_of, delays, explain, fail, preset, requeue};
 use crate::server::{Server, at, error, job, job_of, long, time};
 use redrive::grpc::pb;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const DELAY_TABLE: [(i64, i64); 7] = [
 ];
 
 async fn retry_config_and_its_delay_table() {
-    // Without a word of configuration: these are everybody's defaults.
+    // Without a word of configuration: these are the defaults.
     let server = Server::configured("").await;
     let (config, rows) = explain(&server, pb::RetryPolicy::default()).await;
     assert_eq!((config.max_retries, config.factor), (Some(3), Some(2.0)));
@@ -58,8 +58,7 @@ async fn retry_result() {
     assert!(!server.ack(&lease).await.unwrap().already_gone);
 
     let policy = pb::RetryPolicy { jitter: pb::Jitter::None.into(), ..Default::default() };
-    let hopeless =
-        pb::EnqueueRequest { retry_policy: Some(policy), ..job_of("detection_queue", "hopeless") };
+    let hopeless = pb::EnqueueRequest { retry_policy: Some(policy), ..job_of("detection_queue", "hopeless") };
     server.enqueue(hopeless).await.unwrap();
     for (attempts, left, seconds) in [(1, 3, 1), (2, 2, 2), (3, 1, 4)] {
         let result = fail(&server, "detection_queue", error("Refused")).await;
@@ -81,10 +80,7 @@ async fn job_failure_with_its_context() {
     server.enqueue(job_of("analysis_queue", "waiting")).await.unwrap();
     server.enqueue(job_of("detection_queue", "x")).await.unwrap();
     for _ in 0..2 {
-        server
-            .enqueue(pb::EnqueueRequest { priority: -1, ..job("detection_queue") })
-            .await
-            .unwrap();
+        server.enqueue(pb::EnqueueRequest { priority: -1, ..job("detection_queue") }).await.unwrap();
     }
     let failure = pb::Failure {
         message: "503 from the model".into(),
@@ -94,8 +90,7 @@ async fn job_failure_with_its_context() {
         ..error("HTTPStatusError")
     };
     fail(&server, "detection_queue", failure).await;
-    let full =
-        pb::ListDeadLettersRequest { view: pb::View::Full.into(), ..dead_of("detection_queue") };
+    let full = pb::ListDeadLettersRequest { view: pb::View::Full.into(), ..dead_of("detection_queue") };
     let letter = server.list_dead(full).await.unwrap().dead_letters.remove(0);
     assert_eq!((letter.attempt_count, letter.attempts.len()), (1, 1));
     assert_eq!(letter.job.unwrap().queue, "detection_queue");
@@ -115,10 +110,10 @@ async fn job_failure_with_its_context() {
 async fn dead_letter_management() {
     let server = Server::configured("").await;
     for id in ["d1", "d2", "d3", "d4", "d5"] {
-        server.bury("detection_queue", id, error("E")).await;
+        server.dead_letter("detection_queue", id, error("E")).await;
     }
     for id in ["a1", "a2"] {
-        server.bury("analysis_queue", id, error("E")).await;
+        server.dead_letter("analysis_queue", id, error("E")).await;
     }
     let (counts, total) = dead_counts(&server).await;
     assert_eq!(counts, [("analysis_queue".into(), 2), ("detection_queue".into(), 5)]);
@@ -127,11 +122,7 @@ async fn dead_letter_management() {
     let first = pb::ListDeadLettersRequest { page_size: 2, ..dead_of("dlq:detection_queue") };
     for _ in 0..2 {
         let peeked = server.list_dead(first.clone()).await.unwrap();
-        assert_eq!(
-            (peeked.dead_letters.len(), peeked.total_count),
-            (2, 5),
-            "looking takes nothing"
-        );
+        assert_eq!((peeked.dead_letters.len(), peeked.total_count), (2, 5), "looking takes nothing");
     }
 
     let oldest = pb::RequeueRequest { oldest: 1, ..requeue("dlq:detection_queue") };
@@ -146,11 +137,7 @@ async fn dead_letter_management() {
     let reply = server.requeue(some).await.unwrap();
     assert_eq!((reply.job_ids.join(" "), reply.has_more), ("d3 d4".into(), true));
 
-    let clear = pb::PurgeDeadLettersRequest {
-        queue: "dlq:detection_queue".into(),
-        all: true,
-        ..Default::default()
-    };
+    let clear = pb::PurgeDeadLettersRequest { queue: "dlq:detection_queue".into(), all: true, ..Default::default() };
     assert_eq!(server.purge(clear).await.unwrap().purged, 1);
     assert_eq!(dead(&server, "detection_queue").await, [""; 0]);
     assert_eq!(dead(&server, "analysis_queue").await, ["a1", "a2"]);
@@ -160,7 +147,7 @@ async fn pages_of_a_hundred_and_at_most_a_thousand() {
     let server = Server::configured("").await;
     for thousand in 0..2 {
         let ids = (0..600).map(|number| format!("{thousand}-{number}"));
-        bury_many(&server, "q", ids).await;
+        dead_letter_many(&server, "q", ids).await;
     }
     let page = server.list_dead(dead_of("dlq:q")).await.unwrap();
     assert_eq!((page.dead_letters.len(), page.total_count), (100, 1_200));
@@ -174,7 +161,7 @@ async fn no_job_is_lost_when_the_dead_letters_are_full() {
     let server = Server::configured(full).await;
     let ids = ["a", "b", "c", "d"];
     for id in ids {
-        server.bury("detection_queue", id, error("E")).await;
+        server.dead_letter("detection_queue", id, error("E")).await;
     }
     assert_eq!(dead(&server, "dlq:detection_queue").await, ids);
     assert_eq!(dead(&server, "dlq:overflow:detection_queue").await, ["c", "d"]);
@@ -199,10 +186,8 @@ async fn dead_letter_breaker() {
     assert_eq!((settings.half_open_max_calls, settings.success_threshold), (3, 4));
 
     use pb::BreakerState::{Closed, HalfOpen, Open};
-    for (id, state, failures) in
-        [("a", Closed, 0), ("b", Closed, 1), ("c", Open, 0), ("d", Open, 0)]
-    {
-        server.bury("detection_queue", id, error("E")).await;
+    for (id, state, failures) in [("a", Closed, 0), ("b", Closed, 1), ("c", Open, 0), ("d", Open, 0)] {
+        server.dead_letter("detection_queue", id, error("E")).await;
         let breaker = server.breaker(name).await.unwrap();
         assert_eq!((breaker.state(), breaker.failure_count), (state, failures), "{id}");
     }
@@ -210,7 +195,7 @@ async fn dead_letter_breaker() {
     assert_eq!(dead(&server, "dlq:overflow:detection_queue").await, ["b", "c", "d"]);
     server.pass(Duration::from_secs(30)).await;
     assert_eq!(server.breaker(name).await.unwrap().state(), HalfOpen, "it tries again");
-    server.bury("detection_queue", "e", error("E")).await;
+    server.dead_letter("detection_queue", "e", error("E")).await;
     assert_eq!(server.breaker(name).await.unwrap().state(), Open, "and finds no room");
 
     let reset = server.reset_breaker(name).await.unwrap();

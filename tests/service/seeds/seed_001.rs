@@ -4,10 +4,8 @@
 //! later version.
 
 use super::{dead_of, delays, explain, fail, preset};
-use crate::{
-    scene::assert_refused,
-    server::{Server, at, claim, error, inner, job_of, long, nack, text, time},
-};
+use crate::scene::assert_refused;
+use crate::server::{Server, at, claim, error, inner, job_of, long, nack, text, time};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -35,7 +33,7 @@ async fn max_retries_and_a_failure_that_stays_visible() {
     let failed = fail(&server, "q", error("E")).await;
     assert_eq!((failed.attempt, failed.dead_reason()), (4, pb::DeadReason::Exhausted));
     server.pass(Duration::from_secs(365 * 86_400)).await;
-    assert!(server.claim(claim("q")).await.unwrap().jobs.is_empty(), "nobody gets it any more");
+    assert!(server.claim(claim("q")).await.unwrap().jobs.is_empty(), "it is not delivered any more");
     let info = server.get_job("x").await.unwrap();
     assert_eq!((info.state(), info.attempts.len()), (pb::JobState::Dead, 4));
     assert_eq!(server.list_dead(dead_of("q")).await.unwrap().total_count, 1);
@@ -107,11 +105,8 @@ async fn a_retry_keeps_its_priority() {
 
 async fn at_least_once_and_idempotency() {
     let server = Server::configured("").await;
-    let keyed = |body: &str| pb::EnqueueRequest {
-        idempotency_key: "order-17".into(),
-        body: text(body),
-        ..job_of("q", "")
-    };
+    let keyed =
+        |body: &str| pb::EnqueueRequest { idempotency_key: "order-17".into(), body: text(body), ..job_of("q", "") };
     let first = server.enqueue(keyed("charge 5")).await.unwrap();
     let again = server.enqueue(keyed("charge 5")).await.unwrap();
     assert_eq!((again.deduplicated, &again.job_id), (true, &first.job_id));

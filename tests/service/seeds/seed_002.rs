@@ -4,7 +4,7 @@
 
 use super::{dead, delays, fail};
 use crate::server::{Server, at, claim, error, job_of, long, nack, time};
-use redrive::{grpc::pb, store::Store};
+use redrive::grpc::pb;
 use std::time::Duration;
 
 /// Everything but what is still being scanned retries for minutes; that retries for hours.
@@ -111,14 +111,14 @@ async fn transient_and_permanent_errors() {
 /// The line that the log gets every ten minutes while there are any.
 async fn dead_letter_review() {
     let server = Server::configured(PLEX).await;
-    let mut next = server.broker.store().now();
-    assert_eq!(server.broker.remind_if_due(&mut next).await, Ok(None), "it is empty, as it should");
+    let mut next = server.service.queues().now();
+    assert_eq!(server.service.remind_if_due(&mut next).await, Ok(None), "it is empty, as it should");
     for id in ["scene-1", "scene-2", "scene-3", "scene-4"] {
-        server.bury("plex", id, error("PlexServerError")).await;
+        server.dead_letter("plex", id, error("PlexServerError")).await;
         server.pass(Duration::from_secs(1)).await;
     }
     server.pass(Duration::from_secs(600)).await;
-    let told = server.broker.remind_if_due(&mut next).await.unwrap().unwrap();
+    let told = server.service.remind_if_due(&mut next).await.unwrap().unwrap();
     assert_eq!((told.total, told.queues().as_str()), (4, "plex 4"));
     let latest = "scene-4 in plex (PlexServerError), scene-3 in plex (PlexServerError), \
                   scene-2 in plex (PlexServerError)";
@@ -156,7 +156,7 @@ async fn breaker_that_pauses_work() {
     let failed = server.nack(nack(&probe.lease, "ConnectionError")).await.unwrap();
     assert_eq!((failed.queue_breaker(), failed.attempt_counted), (Open, false));
 
-    // An outage wastes no retries: nobody has been tried since but the probe, and that was not counted.
+    // An outage wastes no retries: only the probe has been tried since, and that was not counted.
     server.pass(Duration::from_secs(60)).await;
     let probe = server.take("plex").await;
     server.ack(&probe.lease).await.unwrap();

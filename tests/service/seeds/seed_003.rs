@@ -4,10 +4,8 @@
 //! version.
 
 use super::{delays, explain, fail, preset};
-use crate::{
-    scene::assert_refused,
-    server::{Server, at, claim, error, inner, job, job_of, long, nack, time},
-};
+use crate::scene::assert_refused;
+use crate::server::{Server, at, claim, error, inner, job, job_of, long, nack, time};
 use redrive::grpc::pb;
 use std::{collections::HashSet, time::Duration};
 use tonic::Code;
@@ -45,9 +43,7 @@ async fn four_strategies_give_or_take_a_fifth() {
 
 async fn errors_that_are_never_retried() {
     let server = Server::configured("[defaults]\npolicy = \"chronos\"").await;
-    for error_type in
-        ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"]
-    {
+    for error_type in ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"] {
         server.enqueue(job_of("q", error_type)).await.unwrap();
         let failed = fail(&server, "q", error(error_type)).await;
         assert_eq!(failed.dead_reason(), pb::DeadReason::NonRetryable, "{error_type}");
@@ -80,14 +76,9 @@ async fn a_job_of_its_own_mind() {
 /// The log of the seed's example, read when the job is done.
 async fn execution_log() {
     let server = Server::configured("[defaults]\ncompleted_retention = \"1d\"").await;
-    let request = pb::EnqueueRequest {
-        r#type: "send-welcome-email".into(),
-        ..job_of("emails", "job_abc123")
-    };
+    let request = pb::EnqueueRequest { r#type: "send-welcome-email".into(), ..job_of("emails", "job_abc123") };
     server.enqueue(request).await.unwrap();
-    for (worker, millis, message) in
-        [("w1", 1_234, "SMTP timeout"), ("w2", 856, "SMTP connection refused")]
-    {
+    for (worker, millis, message) in [("w1", 1_234, "SMTP timeout"), ("w2", 856, "SMTP connection refused")] {
         let request = pb::ClaimRequest { worker_id: worker.into(), ..claim("emails") };
         let lease = server.take_by(request).await.lease;
         server.pass(Duration::from_millis(millis)).await;
@@ -163,10 +154,7 @@ async fn a_dead_worker_loses_its_job() {
     assert_eq!(info.attempts[0].status(), pb::AttemptStatus::LeaseExpired);
     server.pass(Duration::from_secs(2)).await;
     let taken_over = server.take("q").await;
-    assert_eq!(
-        (taken_over.attempt, taken_over.last_failure.unwrap().r#type),
-        (2, "LeaseExpired".into())
-    );
+    assert_eq!((taken_over.attempt, taken_over.last_failure.unwrap().r#type), (2, "LeaseExpired".into()));
     let woke_up = server.ack(&crashed.lease).await.unwrap_err();
     assert_refused(&woke_up, Code::FailedPrecondition, "LEASE_LOST", &[]);
 }

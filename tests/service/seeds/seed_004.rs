@@ -46,10 +46,7 @@ async fn the_record_of_the_example() {
             server.pass(Duration::from_secs(attempt)).await;
         }
     }
-    let full = pb::ListDeadLettersRequest {
-        view: pb::View::Full.into(),
-        ..dead_of("dlq:detection_queue")
-    };
+    let full = pb::ListDeadLettersRequest { view: pb::View::Full.into(), ..dead_of("dlq:detection_queue") };
     let letter = server.list_dead(full).await.unwrap().dead_letters.remove(0);
     let job = letter.job.unwrap();
     assert_eq!(job.body, Some(pb::job::Body::Text(original.into())));
@@ -75,7 +72,7 @@ async fn statistics_and_the_errors_behind_them() {
         ("detection_queue", "3", "Timeout"),
         ("analysis_queue", "4", "Timeout"),
     ] {
-        server.bury(queue, id, error(error_type)).await;
+        server.dead_letter(queue, id, error(error_type)).await;
     }
     let (counts, total) = dead_counts(&server).await;
     assert_eq!(counts, [("analysis_queue".into(), 1), ("detection_queue".into(), 3)]);
@@ -91,7 +88,7 @@ async fn statistics_and_the_errors_behind_them() {
 async fn a_list_in_pages() {
     let server = Server::configured("").await;
     for id in ["a", "b", "c", "d", "e"] {
-        server.bury("detection_queue", id, error("E")).await;
+        server.dead_letter("detection_queue", id, error("E")).await;
     }
     let mut request = pb::ListDeadLettersRequest { page_size: 2, ..dead_of("dlq:detection_queue") };
     let mut pages = Vec::new();
@@ -111,7 +108,7 @@ async fn a_list_in_pages() {
 async fn requeue_one_requeue_all_and_clear() {
     let server = Server::configured("").await;
     for id in ["a", "b", "c", "d"] {
-        server.bury("detection_queue", id, error("E")).await;
+        server.dead_letter("detection_queue", id, error("E")).await;
     }
     let one = pb::RequeueRequest { oldest: 1, ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(one).await.unwrap().job_ids, ["a"]);
@@ -132,14 +129,11 @@ async fn requeue_one_requeue_all_and_clear() {
 /// Pattern 1: those whose error was temporary go back, the others stay.
 async fn selective_requeue_by_error() {
     let server = Server::configured("").await;
-    for (id, message) in
-        [("a", "Temporary failure in name resolution"), ("b", "bad image"), ("c", "temporary")]
-    {
+    for (id, message) in [("a", "Temporary failure in name resolution"), ("b", "bad image"), ("c", "temporary")] {
         let failure = pb::Failure { message: message.into(), ..error("E") };
-        server.bury("detection_queue", id, failure).await;
+        server.dead_letter("detection_queue", id, failure).await;
     }
-    let filter =
-        pb::DeadLetterFilter { message_contains: "temporary".into(), ..Default::default() };
+    let filter = pb::DeadLetterFilter { message_contains: "temporary".into(), ..Default::default() };
     let selected = pb::RequeueRequest { filter: Some(filter), ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(selected).await.unwrap().job_ids, ["a", "c"]);
     assert_eq!(dead(&server, "dlq:detection_queue").await, ["b"]);
@@ -149,7 +143,7 @@ async fn selective_requeue_by_error() {
 async fn batch_requeue_after_a_fix() {
     let server = Server::configured("").await;
     for id in ["a", "b", "c"] {
-        server.bury("detection_queue", id, error("ConnectionRefusedError")).await;
+        server.dead_letter("detection_queue", id, error("ConnectionRefusedError")).await;
     }
     let all = pb::RequeueRequest { all: true, ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(all).await.unwrap().requeued, 3);
@@ -167,7 +161,7 @@ async fn a_full_queue_loses_nothing() {
     let full = "[queues.detection_queue]\ndead_letters = { max_entries = 1 }";
     let server = Server::configured(full).await;
     for id in ["a", "b", "c"] {
-        server.bury("detection_queue", id, error("E")).await;
+        server.dead_letter("detection_queue", id, error("E")).await;
     }
     assert_eq!(dead(&server, "dlq:overflow:detection_queue").await, ["b", "c"]);
     assert_eq!(dead(&server, "dlq:detection_queue").await, ["a", "b", "c"]);
@@ -184,13 +178,13 @@ async fn dead_letter_breaker() {
     for number in 0..=5 {
         let status = server.breaker(name).await.unwrap();
         assert_eq!((status.state(), status.failure_count), (Closed, number.max(1) - 1));
-        server.bury("detection_queue", &number.to_string(), error("E")).await;
+        server.dead_letter("detection_queue", &number.to_string(), error("E")).await;
     }
     let open = server.breaker(name).await.unwrap();
     assert_eq!((open.state(), open.trips), (Open, 1), "new letters are overflow without asking");
     assert_eq!(server.reset_breaker(name).await.unwrap().state(), Closed);
     for number in 6..=10 {
-        server.bury("detection_queue", &number.to_string(), error("E")).await;
+        server.dead_letter("detection_queue", &number.to_string(), error("E")).await;
     }
     assert_eq!(server.breaker(name).await.unwrap().state(), Open);
     let all: Vec<_> = (0..=10).map(|number| number.to_string()).collect();

@@ -2,12 +2,8 @@
 
 use super::values;
 use bytes::Bytes;
-use redrive::{
-    domain::ids::QueueName,
-    store::storage::{
-        CounterGroup, Entry, Found, Index, Len, Mark, Member, Read, Reads, RecordKey, Table,
-    },
-};
+use redrive::domain::QueueName;
+use redrive::store::storage::{CounterGroup, Entry, Found, Index, Len, Mark, Member, Read, Reads, RecordKey, Table};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dump {
@@ -26,9 +22,7 @@ impl Dump {
 
     pub(super) fn score(&self, index: Index, member: &Member) -> Option<u64> {
         let mut entries = self.entries.iter();
-        entries
-            .find(|(of, entry)| (*of, &entry.member) == (index, member))
-            .map(|(_, entry)| entry.score)
+        entries.find(|(of, entry)| (*of, &entry.member) == (index, member)).map(|(_, entry)| entry.score)
     }
 
     pub(super) fn len(&self, of: Len) -> u64 {

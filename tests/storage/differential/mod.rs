@@ -6,22 +6,14 @@ mod takes;
 mod values;
 mod writes;
 
-use crate::{
-    engines::TestEngine,
-    fixture::{self, manual_clock, name},
-};
+use crate::engines::TestEngine;
+use crate::fixture::{self, manual_clock, name};
 use dump::{Dump, dump};
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
-use redrive::{
-    domain::{ids::QueueName, time::Timestamp},
-    store::{
-        memory::MemoryStorage,
-        storage::{Reads, Storage, Taken},
-    },
-};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redrive::domain::{QueueName, Timestamp};
+use redrive::store::memory::MemoryStorage;
+use redrive::store::storage::{Reads, Storage, Taken};
 use std::time::Duration;
 use values::Seed;
 
@@ -131,8 +123,7 @@ impl<E: TestEngine> Pair<E> {
             }
             Step::Read { queue, reads } => {
                 let (number, queue) = (*queue, queue_name(*queue));
-                let reads: Vec<_> =
-                    reads.iter().map(|seed| reads::read(*seed, number, self.start)).collect();
+                let reads: Vec<_> = reads.iter().map(|seed| reads::read(*seed, number, self.start)).collect();
                 self.calls.push(format!("{queue}: {reads:?}"));
                 let engine = self.engine.storage().read(&queue, &reads).await.unwrap();
                 let memory = self.memory.read(&queue, &reads).await.unwrap();
@@ -200,8 +191,7 @@ async fn compare<E: TestEngine>(steps: &[Step]) -> Result<(), TestCaseError> {
 fn compare_many<E: TestEngine>() {
     let config = Config { cases: E::CASES, failure_persistence: None, ..Config::default() };
     let steps = prop::collection::vec(step(), 1..60);
-    let run = TestRunner::new(config)
-        .run(&steps, |steps| fixture::runtime().block_on(compare::<E>(&steps)));
+    let run = TestRunner::new(config).run(&steps, |steps| fixture::runtime().block_on(compare::<E>(&steps)));
     if let Err(failure) = run {
         panic!("{failure}");
     }

@@ -1,10 +1,8 @@
 //! Random reads.
 
 use super::values::{self, Seed, pick};
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{Index, Member, Read, Table},
-};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{Index, Member, Read, Table};
 
 pub(super) fn read(seed: Seed, queue: u8, start: Timestamp) -> Read {
     let [kind, a, b, c, d] = seed;
@@ -18,8 +16,7 @@ pub(super) fn read(seed: Seed, queue: u8, start: Timestamp) -> Read {
             index,
             after: (b % 3 > 0).then_some(entry),
             // Every entry of `Ready` has the score 0.
-            up_to: (c % 3 > 0 && index != Index::Ready)
-                .then(|| values::time(start, c / 3).millis()),
+            up_to: (c % 3 > 0 && index != Index::Ready).then(|| values::time(start, c / 3).millis()),
             limit,
             reverse: kind % 2 == 1,
         },

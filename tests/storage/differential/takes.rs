@@ -1,23 +1,13 @@
 //! Random takes.
 
-use super::{
-    dump::Dump,
-    values::{self, Seed, TICK},
-};
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        LeaseTemplate, NO_GROUP, Probes, RecordKey, Rule, Table, Take, Version, WHOLE_QUEUE, flag,
-    },
+use super::dump::Dump;
+use super::values::{self, Seed, TICK};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{
+    LeaseTemplate, NO_GROUP, Probes, RecordKey, Rule, Table, Take, Version, WHOLE_QUEUE, flag,
 };
 
-pub(super) fn take(
-    seed: Seed,
-    queue: u8,
-    known: &Dump,
-    now: Timestamp,
-    bounds_leases: bool,
-) -> Take<'static> {
+pub(super) fn take(seed: Seed, queue: u8, known: &Dump, now: Timestamp, bounds_leases: bool) -> Take<'static> {
     let [a, b, c, d, e] = seed;
     let version = |group| {
         let record = known.record(Table::Version, &RecordKey::Group(group));

@@ -2,12 +2,9 @@
 
 use crate::fixture::{history_record, job_record};
 use bytes::Bytes;
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Entry, GroupState, Index, Len, Member, NO_GROUP, Position, RecordKey, Table, Version,
-        WHOLE_QUEUE, flag,
-    },
+use redrive::domain::Timestamp;
+use redrive::store::storage::{
+    Entry, GroupState, Index, Len, Member, NO_GROUP, Position, RecordKey, Table, Version, WHOLE_QUEUE, flag,
 };
 
 /// What one part of a call is made of: which kind it is, and four choices within it.
@@ -37,9 +34,7 @@ pub(super) fn key(table: Table, queue: u8, by: u8, part: u8) -> RecordKey {
         Table::Breaker => RecordKey::Group(pick(&[NO_GROUP, 1, 256], part)),
         Table::Attempt => RecordKey::Part(number(queue, by), 1 + part % 3),
         Table::Failure => RecordKey::Part(number(queue, by), part % 2),
-        Table::Id | Table::Key | Table::Request => {
-            RecordKey::Text(pick(&["a", "ab", "B"], by).into())
-        }
+        Table::Id | Table::Key | Table::Request => RecordKey::Text(pick(&["a", "ab", "B"], by).into()),
         _ => RecordKey::Number(number(queue, by)),
     }
 }

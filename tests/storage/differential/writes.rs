@@ -1,17 +1,11 @@
 //! Random batches, such as verbs could make: no record is written twice, no job waits twice or while it is leased, and
 //! what is removed from an index is removed by the score that it has.
 
-use super::{
-    dump::Dump,
-    values::{self, Seed, pick},
-};
+use super::dump::Dump;
+use super::values::{self, Seed, pick};
 use bytes::Bytes;
-use redrive::{
-    domain::time::Timestamp,
-    store::storage::{
-        Batch, Counter, Fence, Index, Len, Mark, Member, Publish, RecordKey, Table, Write,
-    },
-};
+use redrive::domain::Timestamp;
+use redrive::store::storage::{Batch, Counter, Fence, Index, Len, Mark, Member, Publish, RecordKey, Table, Write};
 use std::collections::BTreeSet;
 
 const DEPTH_MINUS: &[Len] = &[Len::Index(Index::Completed), Len::Table(Table::Dead)];
@@ -56,15 +50,12 @@ impl Batches<'_> {
             waiting: waiting.collect(),
         };
         // Removals stand first.
-        let removals: Vec<_> =
-            writes.iter().filter_map(|seed| self.removal(*seed, &mut draft)).collect();
-        let mut others: Vec<_> =
-            writes.iter().flat_map(|seed| self.additions(*seed, &mut draft)).collect();
+        let removals: Vec<_> = writes.iter().filter_map(|seed| self.removal(*seed, &mut draft)).collect();
+        let mut others: Vec<_> = writes.iter().flat_map(|seed| self.additions(*seed, &mut draft)).collect();
         others.retain(|write| keep_outcomes || !is_of_outcomes(write));
         let promote = writes.iter().find(|seed| seed[0] % KINDS == 15);
         others.extend(promote.map(|seed| Write::Promote(usize::from(seed[1] % 4))));
-        let publish =
-            pick(&[Publish::Never, Publish::IfFirst, Publish::Always], removals.len() as u8);
+        let publish = pick(&[Publish::Never, Publish::IfFirst, Publish::Always], removals.len() as u8);
         Batch { fences, writes: removals.into_iter().chain(others).collect(), publish }
     }
 
@@ -90,11 +81,9 @@ impl Batches<'_> {
             2 => {
                 let (table, number) = (pick(&[Table::Attempt, Table::Failure], a), self.number(b));
                 let mut written = draft.records.iter();
-                let is_written = written.any(|(of, key)| {
-                    *of == table && matches!(key, RecordKey::Part(of, _) if *of == number)
-                });
-                (!is_written && draft.parts.insert((table, number)))
-                    .then_some(Write::DeleteParts(table, number))
+                let is_written =
+                    written.any(|(of, key)| *of == table && matches!(key, RecordKey::Part(of, _) if *of == number));
+                (!is_written && draft.parts.insert((table, number))).then_some(Write::DeleteParts(table, number))
             }
             3 | 4 => {
                 let index = pick(&Index::ALL, a);
@@ -105,18 +94,14 @@ impl Batches<'_> {
                 let job = entry.member.job();
                 // Rather one that is there.
                 let mut waiting = self.known.waiting();
-                if let Some((_, there)) =
-                    waiting.find(|(of, there)| *of == index && there.member.job() == job)
-                {
+                if let Some((_, there)) = waiting.find(|(of, there)| *of == index && there.member.job() == job) {
                     entry = there.clone();
                 }
                 entry.score = self.known.score(index, &entry.member).unwrap_or(entry.score);
                 if !draft.removed.insert((index, entry.member.clone())) {
                     return None;
                 }
-                if let (Member::Position(position), Some(_)) =
-                    (&entry.member, self.known.score(index, &entry.member))
-                {
+                if let (Member::Position(position), Some(_)) = (&entry.member, self.known.score(index, &entry.member)) {
                     draft.waiting.remove(&position.number);
                 }
                 Some(Write::Remove(index, entry))
@@ -199,21 +184,24 @@ impl Batches<'_> {
                         return None;
                     }
                 }
-                draft
-                    .inserted
-                    .insert((index, entry.member.clone()))
-                    .then_some(Write::Insert(index, entry))
+                let name = (index, entry.member.clone());
+                let score = self.known.score(index, &entry.member).filter(|_| !draft.removed.contains(&name));
+                // With another score the caller removes it first.
+                let by_caller = matches!(index, Index::FinishedKey | Index::Expires);
+                let allowed = !by_caller || score.is_none_or(|score| score == entry.score);
+                (allowed && draft.inserted.insert(name)).then_some(Write::Insert(index, entry))
             }
             12 => {
                 let index = pick(&[Index::Dead, Index::Overflow], b);
                 let (key, member) = (RecordKey::Number(number), Member::Number(number));
                 let is_there = self.known.record(Table::Dead, &key).is_some()
-                    || [Index::Dead, Index::Overflow]
-                        .iter()
-                        .any(|index| self.known.score(*index, &member).is_some());
+                    || [Index::Dead, Index::Overflow].iter().any(|index| self.known.score(*index, &member).is_some());
                 let record = values::record(Table::Dead, c, d);
-                (!is_there && draft.records.insert((Table::Dead, key)))
-                    .then_some(Write::AppendDead { index, number, record })
+                (!is_there && draft.records.insert((Table::Dead, key))).then_some(Write::AppendDead {
+                    index,
+                    number,
+                    record,
+                })
             }
             13 => {
                 let error_type = Counter::ErrorType(pick(&["timeout", "io"], b).into());
@@ -238,9 +226,7 @@ impl Batches<'_> {
                 }
                 Some(match self.known.record(table, &key) {
                     None if holds => Fence::Absent(table, key),
-                    None => {
-                        pick(&[Fence::Begins, Fence::Tell, Fence::Is], c)(table, key, Bytes::new())
-                    }
+                    None => pick(&[Fence::Begins, Fence::Tell, Fence::Is], c)(table, key, Bytes::new()),
                     Some(_) if d % 16 == 4 => Fence::Absent(table, key),
                     Some(record) => {
                         let mut part = record.to_vec();
@@ -281,8 +267,5 @@ impl Batches<'_> {
 
 /// An engine may lose it in a restart.
 fn is_of_outcomes(write: &Write) -> bool {
-    matches!(
-        write,
-        Write::Put(Table::Outcomes, ..) | Write::Add(Counter::Succeeded(_), _) | Write::Raise(..)
-    )
+    matches!(write, Write::Put(Table::Outcomes, ..) | Write::Add(Counter::Succeeded(_), _) | Write::Raise(..))
 }

@@ -1,15 +1,8 @@
 //! Breakers once more: the whole story is kept, and every question asked of it anew.
 
 use super::{Answer, Id, Job, Model, Place};
-use redrive::{
-    domain::{
-        breaker::{BreakerState, Signal},
-        settings::BreakerSettings,
-        time::Timestamp,
-        verdict::Standing,
-    },
-    store::IdleReason,
-};
+use redrive::domain::{BreakerFacts, BreakerSettings, BreakerState, Signal, Timestamp};
+use redrive::queue::IdleReason;
 use std::collections::BTreeSet;
 
 #[derive(Clone, Debug, Default)]
@@ -43,8 +36,8 @@ impl Breaker {
     }
 
     /// Memory does not outlive the process.
-    pub(super) fn restart(&mut self, keeps_tally: bool) {
-        if !keeps_tally {
+    pub(super) fn restart(&mut self, keeps_outcome_stats: bool) {
+        if !keeps_outcome_stats {
             self.story.clear();
         }
     }
@@ -156,19 +149,19 @@ impl Model {
         others.or_else(|| self.first_ready_but(queue, None)).map(|number| (number, probe))
     }
 
-    pub(super) fn standing(&self, queue: usize, sent: u64, probe: bool) -> Standing {
+    pub(super) fn breaker_facts(&self, queue: usize, sent: u64, probe: bool) -> BreakerFacts {
         let settings = self.settings(queue);
         let breaker = self.work(queue);
         let state = self.work_state(queue);
         let current = breaker.transitions == sent;
         let free = breaker.forced.is_none() && !settings.breaker.disabled;
-        let heeds_hold = free
+        let counts_hold = free
             && match state {
                 BreakerState::Open => true,
                 BreakerState::Closed => current,
                 BreakerState::HalfOpen => current && probe,
             };
-        Standing { state, heeds_hold }
+        BreakerFacts { state, counts_hold }
     }
 
     pub(super) fn succeeded(&mut self, queue: usize, sent: u64, probe: bool) {
@@ -187,18 +180,18 @@ impl Model {
 
     pub(super) fn failed(&mut self, queue: usize, sent: u64, probe: bool, id: Id, signal: Signal) {
         let (settings, now) = (self.settings(queue), self.now);
-        let Standing { state, heeds_hold } = self.standing(queue, sent, probe);
+        let BreakerFacts { state, counts_hold } = self.breaker_facts(queue, sent, probe);
         let breaker = &mut self.queues.entry(queue).or_default().work;
         let current = breaker.transitions == sent;
         let wait = settings.breaker.recovery_timeout;
         match (state, signal) {
             (_, Signal::None) => {}
-            (BreakerState::Open, Signal::Hold { hold, .. }) if heeds_hold => {
+            (BreakerState::Open, Signal::Hold { hold, .. }) if counts_hold => {
                 if let Some(open) = &mut breaker.open {
                     open.probe_at = open.probe_at.max(now.after(hold));
                 }
             }
-            (_, Signal::Hold { hold, .. }) if heeds_hold => {
+            (_, Signal::Hold { hold, .. }) if counts_hold => {
                 breaker.trip(now.after(hold), probe.then_some(id));
             }
             (BreakerState::Closed, Signal::Failure { .. }) if current => {
@@ -208,9 +201,7 @@ impl Model {
                     breaker.trip(now.after(wait), None);
                 }
             }
-            (BreakerState::HalfOpen, Signal::Failure { .. } | Signal::Expired)
-                if current && probe =>
-            {
+            (BreakerState::HalfOpen, Signal::Failure { .. } | Signal::Expired) if current && probe => {
                 breaker.trip(now.after(wait), Some(id));
             }
             _ => {}
@@ -222,7 +213,7 @@ impl Model {
         let (settings, now) = (self.settings(queue), self.now);
         let full = self.listed_dead(queue) >= settings.dead_letters.max_entries;
         let settings = &settings.dead_letters.breaker;
-        let breaker = &mut self.queues.entry(queue).or_default().graves;
+        let breaker = &mut self.queues.entry(queue).or_default().dead_letters;
         let state = breaker.state(settings, now);
         if state == BreakerState::Open {
             return true;
@@ -242,7 +233,7 @@ impl Model {
 
     pub(super) fn made_room(&mut self, queue: usize) {
         let room = self.listed_dead(queue) < self.settings(queue).dead_letters.max_entries;
-        let breaker = &mut self.queues.entry(queue).or_default().graves;
+        let breaker = &mut self.queues.entry(queue).or_default().dead_letters;
         if room && breaker.open.is_some() && breaker.forced.is_none() {
             breaker.close();
         }
@@ -253,14 +244,9 @@ impl Model {
     }
 
     /// `forced`: open or closed; none: a reset.
-    pub(super) fn set_breaker(
-        &mut self,
-        queue: usize,
-        graves: bool,
-        forced: Option<bool>,
-    ) -> Answer {
+    pub(super) fn set_breaker(&mut self, queue: usize, dead_letters: bool, forced: Option<bool>) -> Answer {
         let queue = self.queues.entry(queue).or_default();
-        let breaker = if graves { &mut queue.graves } else { &mut queue.work };
+        let breaker = if dead_letters { &mut queue.dead_letters } else { &mut queue.work };
         breaker.set(forced);
         Answer::Nothing
     }

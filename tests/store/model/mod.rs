@@ -1,27 +1,20 @@
 //! The queue once more, as a program that is plainly right: maps and loops, written from the specification.
 //!
-//! What becomes of a failed delivery is `domain::verdict`'s to say here as there; everything around it is not shared.
+//! What becomes of a failed delivery is `domain::decision`'s to say here as there; everything around it is not shared.
 
 mod breakers;
-mod endings;
 mod operate;
+mod outcomes;
 mod work;
 
 use crate::steps::{Op, name};
 pub(crate) use breakers::Breaker;
-use redrive::{
-    domain::{
-        failure::Failure,
-        job::{Attempt, DeadReason, Delivery, Progress, State},
-        settings::Settings,
-        store_clock::{Reading, StoreClock},
-        time::Timestamp,
-    },
-    env::{Clock, ManualClock},
-    store::{
-        Acked, Cancelled, Extended, IdleReason, JobRefused, LeaseLost, Refused, SkipReason, Totals,
-    },
+use redrive::domain::{
+    Attempt, DeadReason, Delivery, Failure, Progress, QueueName, Reading, Settings, State, StoreClock, Timestamp,
 };
+use redrive::env::{Clock, ManualClock};
+use redrive::queue::Refusal;
+use redrive::queue::{Acked, Cancelled, Extended, IdleReason, SkipReason, Totals};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A job's id: the caller's own, or the store's for the n-th job.
@@ -125,7 +118,7 @@ pub(crate) struct Queue {
     pub(crate) paused: Option<Option<Timestamp>>,
     pub(crate) work: Breaker,
     /// Of its dead letters.
-    pub(crate) graves: Breaker,
+    pub(crate) dead_letters: Breaker,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -137,40 +130,28 @@ pub(crate) struct Added {
 }
 
 /// What the store must answer.
+/// Why nothing was done to a job, as far as the model knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JobRefused {
+    NoSuchJob,
+    Ambiguous { queues: Vec<QueueName> },
+    WrongState { state: State },
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Nothing,
     Cancelled(Result<Cancelled, JobRefused>),
     Ran(Result<(), JobRefused>),
-    Enqueued(Vec<Result<Added, Refused>>),
-    Claimed {
-        jobs: Vec<usize>,
-        again: bool,
-        idle: Vec<(IdleReason, Option<Timestamp>)>,
-        dead: Vec<Id>,
-    },
-    Acked(Result<Acked, LeaseLost>),
-    Nacked(Box<Result<Attempt, LeaseLost>>),
-    Extended(Result<Extended, LeaseLost>),
+    Enqueued(Vec<Result<Added, Refusal>>),
+    Claimed { jobs: Vec<usize>, again: bool, idle: Vec<(IdleReason, Option<Timestamp>)>, dead: Vec<Id> },
+    Acked(Result<Acked, Refusal>),
+    Nacked(Box<Result<Attempt, Refusal>>),
+    Extended(Result<Extended, Refusal>),
     NoSuchQueue,
-    Requeued {
-        ids: Vec<Id>,
-        skipped: Vec<(Id, SkipReason)>,
-        has_more: bool,
-        cutoff: u64,
-    },
-    Purged {
-        count: u64,
-        skipped: Vec<Id>,
-        has_more: bool,
-        cutoff: u64,
-    },
-    Swept {
-        promoted: usize,
-        expired: Vec<Id>,
-        dead: Vec<Id>,
-        removed: usize,
-    },
+    Requeued { ids: Vec<Id>, skipped: Vec<(Id, SkipReason)>, has_more: bool, cutoff: u64 },
+    Purged { count: u64, skipped: Vec<Id>, has_more: bool, cutoff: u64 },
+    Swept { promoted: usize, expired: Vec<Id>, dead: Vec<Id>, removed: usize },
 }
 
 #[derive(Clone)]
@@ -179,7 +160,7 @@ pub(crate) struct Model {
     clock: StoreClock,
     reading: Reading,
     settings: Arc<Settings>,
-    keeps_tally: bool,
+    keeps_outcome_stats: bool,
     pub(crate) jobs: BTreeMap<usize, Job>,
     pub(crate) queues: BTreeMap<usize, Queue>,
     keys: BTreeMap<(usize, u8), Holder>,
@@ -187,8 +168,10 @@ pub(crate) struct Model {
     pub(crate) leases: Vec<(usize, u32)>,
     pub(crate) made: usize,
     arrivals: u64,
-    /// Jobs that left their queue, and the deliveries that they had before: those leases are lost.
-    moved: BTreeMap<usize, u32>,
+    /// Jobs that left their queue, the deliveries that they had before, and how long the queue remembers: those leases are lost.
+    moved: BTreeMap<usize, (u32, Timestamp)>,
+    /// When the last sweep was.
+    swept_at: Timestamp,
     pub(crate) answer: Answer,
 }
 
@@ -200,40 +183,36 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// `keeps_tally`: what a closed breaker has counted outlives the process.
-    pub(crate) fn new(start: Duration, settings: Arc<Settings>, keeps_tally: bool) -> Self {
+    /// `keeps_outcome_stats`: what a closed breaker has counted outlives the process.
+    pub(crate) fn new(start: Duration, settings: Arc<Settings>, keeps_outcome_stats: bool) -> Self {
         let reading = ManualClock::at(start).read();
         let mut clock = StoreClock::start(None, reading);
         Self {
             now: clock.now(reading),
             clock,
             reading,
+            // All of them are configured.
+            queues: (0..settings.queues.len()).map(|queue| (queue, Queue::default())).collect(),
             settings,
-            keeps_tally,
+            keeps_outcome_stats,
             jobs: BTreeMap::new(),
-            queues: BTreeMap::new(),
             keys: BTreeMap::new(),
             leases: Vec::new(),
             made: 0,
             arrivals: 0,
             moved: BTreeMap::new(),
+            swept_at: Timestamp::default(),
             answer: Answer::Nothing,
         }
     }
 
     pub(crate) fn apply(&mut self, op: &Op) {
         self.answer = match op {
-            Op::Enqueue(jobs) => {
-                Answer::Enqueued(jobs.iter().map(|job| self.enqueue(job)).collect())
-            }
+            Op::Enqueue(jobs) => Answer::Enqueued(jobs.iter().map(|job| self.enqueue(job)).collect()),
             Op::Claim { shares, max_jobs, request } => self.claim(shares, *max_jobs, *request),
             Op::Ack(lease) => Answer::Acked(self.ack(*lease)),
-            Op::Nack { lease, ending, checkpoint } => {
-                Answer::Nacked(Box::new(self.nack(*lease, ending, checkpoint)))
-            }
-            Op::Extend { lease, duration, checkpoint } => {
-                Answer::Extended(self.extend(*lease, *duration, checkpoint))
-            }
+            Op::Nack { lease, outcome, checkpoint } => Answer::Nacked(Box::new(self.nack(*lease, outcome, checkpoint))),
+            Op::Extend { lease, duration, checkpoint } => Answer::Extended(self.extend(*lease, *duration, checkpoint)),
             Op::Unclaim(lease) => self.unclaim(*lease),
             Op::Requeue { queue, pick, overflow, target, keep_attempts, dry_run } => {
                 self.requeue(*queue, pick, *overflow, *target, *keep_attempts, *dry_run)
@@ -242,10 +221,8 @@ impl Model {
             Op::Resume(queue) => self.resume(*queue),
             Op::Cancel { id, queue } => Answer::Cancelled(self.cancel(*id, *queue)),
             Op::RunNow { id, queue } => Answer::Ran(self.run_now(*id, *queue)),
-            Op::Purge { queue, pick, overflow, dry_run } => {
-                self.purge(*queue, pick, *overflow, *dry_run)
-            }
-            Op::SetBreaker { queue, graves, forced } => self.set_breaker(*queue, *graves, *forced),
+            Op::Purge { queue, pick, overflow, dry_run } => self.purge(*queue, pick, *overflow, *dry_run),
+            Op::SetBreaker { queue, dead_letters, forced } => self.set_breaker(*queue, *dead_letters, *forced),
             Op::Sweep => self.sweep(),
             Op::Advance(by) => {
                 let micros = u64::try_from(by.as_micros()).expect("not that long");
@@ -254,8 +231,7 @@ impl Model {
                 Answer::Nothing
             }
             Op::JumpWall(seconds) => {
-                self.reading.wall_us =
-                    self.reading.wall_us.saturating_add_signed(seconds * 1_000_000);
+                self.reading.wall_us = self.reading.wall_us.saturating_add_signed(seconds * 1_000_000);
                 Answer::Nothing
             }
             Op::Reopen { reboot } => {
@@ -264,8 +240,8 @@ impl Model {
                     self.reading.boot_us = 0;
                 }
                 for queue in self.queues.values_mut() {
-                    queue.work.restart(self.keeps_tally);
-                    queue.graves.restart(self.keeps_tally);
+                    queue.work.restart(self.keeps_outcome_stats);
+                    queue.dead_letters.restart(self.keeps_outcome_stats);
                 }
                 self.clock = StoreClock::start(Some(self.clock.kept()), self.reading);
                 Answer::Nothing
@@ -274,7 +250,7 @@ impl Model {
         self.now = self.clock.now(self.reading);
     }
 
-    pub(crate) fn settings(&self, queue: usize) -> Arc<redrive::domain::settings::QueueSettings> {
+    pub(crate) fn settings(&self, queue: usize) -> Arc<redrive::domain::QueueSettings> {
         self.settings.queue(&name(queue)).clone()
     }
 
@@ -283,10 +259,7 @@ impl Model {
     }
 
     pub(crate) fn find(&self, queue: usize, id: Id) -> Option<usize> {
-        self.jobs
-            .iter()
-            .find(|(_, job)| job.queue == queue && job.id == id)
-            .map(|(number, _)| *number)
+        self.jobs.iter().find(|(_, job)| job.queue == queue && job.id == id).map(|(number, _)| *number)
     }
 
     fn count(&self, queue: usize, which: impl Fn(&Job) -> bool) -> usize {

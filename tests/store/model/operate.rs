@@ -1,8 +1,8 @@
 //! What operators do to queues and jobs.
 
-use super::{Answer, Id, Model, Place};
+use super::{Answer, Id, JobRefused, Model, Place};
 use crate::steps::name;
-use redrive::store::{Cancelled, JobRefused};
+use redrive::queue::Cancelled;
 use std::time::Duration;
 
 impl Model {
@@ -33,11 +33,8 @@ impl Model {
 
     /// The one job that is meant.
     fn meant(&self, id: Id, queue: Option<usize>) -> Result<usize, JobRefused> {
-        let found: Vec<_> = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.id == id && queue.is_none_or(|queue| queue == job.queue))
-            .collect();
+        let found: Vec<_> =
+            self.jobs.iter().filter(|(_, job)| job.id == id && queue.is_none_or(|queue| queue == job.queue)).collect();
         match found[..] {
             [] => Err(JobRefused::NoSuchJob),
             [(number, _)] => Ok(*number),
@@ -55,9 +52,7 @@ impl Model {
             return Err(JobRefused::NoSuchJob);
         };
         match job.place {
-            Place::Dead(_) | Place::Completed(_) => {
-                Err(JobRefused::WrongState { state: job.state() })
-            }
+            Place::Dead(_) | Place::Completed(_) => Err(JobRefused::WrongState { state: job.state() }),
             Place::Leased(_) => {
                 job.progress.cancel_requested = true;
                 Ok(Cancelled::Requested)

@@ -2,19 +2,14 @@
 
 use super::{Added, Answer, Holder, Id, Job, Model, Out, Place};
 use crate::steps::{New, name};
-use redrive::{
-    domain::{
-        job::{DeadReason, Delivery, Progress, State},
-        lease::Lease,
-        time::Timestamp,
-    },
-    store::{IdleReason, Refused},
-};
+use redrive::domain::{DeadReason, Delivery, Lease, Progress, State, Timestamp};
+use redrive::queue::IdleReason;
+use redrive::queue::Refusal;
 
 impl Model {
     // ---- enqueue ----
 
-    pub(super) fn enqueue(&mut self, new: &New) -> Result<Added, Refused> {
+    pub(super) fn enqueue(&mut self, new: &New) -> Result<Added, Refusal> {
         self.queues.entry(new.queue).or_default();
         let holder = new
             .key
@@ -22,41 +17,27 @@ impl Model {
             .filter(|holder| holder.free_at.is_none_or(|at| at > self.now));
         let by_id = new.id.and_then(|id| self.find(new.queue, Id::Own(id)));
         if by_id.is_some_and(|number| self.jobs[&number].body != new.body) {
-            return Err(Refused::IdTaken);
+            return Err(Refusal::IdTaken);
         }
         if holder.is_some_and(|holder| holder.body != new.body) {
-            return Err(Refused::KeyTaken);
+            return Err(Refusal::KeyTaken);
         }
         if let Some(holder) = holder
-            && new.id.is_some_and(|id| {
-                by_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id
-            })
+            && new.id.is_some_and(|id| by_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id)
         {
-            return Err(Refused::IdAndKeyDiffer);
+            return Err(Refusal::IdAndKeyDiffer);
         }
         if let Some(holder) = holder.filter(|holder| holder.free_at.is_some()) {
-            return Ok(Added {
-                id: holder.id,
-                deduplicated: true,
-                state: State::Completed,
-                run_at: None,
-            });
+            return Ok(Added { id: holder.id, deduplicated: true, state: State::Completed, run_at: None });
         }
-        if let Some(job) =
-            holder.map(|holder| holder.job).or(by_id).map(|number| &self.jobs[&number])
-        {
-            return Ok(Added {
-                id: job.id,
-                deduplicated: true,
-                state: job.state(),
-                run_at: job.waits_since(),
-            });
+        if let Some(job) = holder.map(|holder| holder.job).or(by_id).map(|number| &self.jobs[&number]) {
+            return Ok(Added { id: job.id, deduplicated: true, state: job.state(), run_at: job.waits_since() });
         }
         let limit = self.settings(new.queue).max_depth;
         let done = |job: &Job| matches!(job.state(), State::Dead | State::Completed);
         let alive = self.count(new.queue, |job| !done(job)) as u64;
         if let Some(limit) = limit.filter(|limit| alive >= *limit) {
-            return Err(Refused::QueueFull { limit });
+            return Err(Refusal::QueueFull { limit });
         }
         let number = self.made;
         self.made += 1;
@@ -113,38 +94,22 @@ impl Model {
         promoted
     }
 
-    pub(super) fn claim(
-        &mut self,
-        shares: &[(usize, usize)],
-        max_jobs: usize,
-        request: Option<u8>,
-    ) -> Answer {
+    pub(super) fn claim(&mut self, shares: &[(usize, usize)], max_jobs: usize, request: Option<u8>) -> Answer {
         let asked = |job: &Job| shares.iter().any(|(queue, _)| *queue == job.queue);
-        let under_it = |job: &Job| matches!(&job.place, Place::Leased(out) if out.request.is_some() && out.request == request);
-        let before: Vec<usize> = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| under_it(job) && asked(job))
-            .map(|(number, _)| *number)
-            .collect();
+        let under_it =
+            |job: &Job| matches!(&job.place, Place::Leased(out) if out.request.is_some() && out.request == request);
+        let before: Vec<usize> =
+            self.jobs.iter().filter(|(_, job)| under_it(job) && asked(job)).map(|(number, _)| *number).collect();
         if !before.is_empty() {
-            return Answer::Claimed {
-                jobs: before,
-                again: true,
-                idle: Vec::new(),
-                dead: Vec::new(),
-            };
+            return Answer::Claimed { jobs: before, again: true, idle: Vec::new(), dead: Vec::new() };
         }
         let (mut jobs, mut dead) = (Vec::new(), Vec::new());
-        let rounds =
-            shares.iter().copied().chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
+        let rounds = shares.iter().copied().chain(shares.iter().map(|(queue, _)| (*queue, usize::MAX)));
         for (queue, most) in rounds {
             let mut given = 0;
             let is_asked = max_jobs == 0 || jobs.len() < max_jobs && most > 0;
-            let is_held = matches!(
-                self.idle(queue).0,
-                IdleReason::NoSuchQueue | IdleReason::Paused | IdleReason::BreakerOpen
-            );
+            let is_held =
+                matches!(self.idle(queue).0, IdleReason::NoSuchQueue | IdleReason::Paused | IdleReason::BreakerOpen);
             if is_asked && !is_held {
                 self.promote(Some(queue));
             }
@@ -156,7 +121,7 @@ impl Model {
             {
                 if self.jobs[&number].is_overdue(self.now) {
                     dead.push(self.jobs[&number].id);
-                    self.bury(number, DeadReason::Expired);
+                    self.dead_letter(number, DeadReason::Expired);
                 } else {
                     self.lease(number, request, probe);
                     jobs.push(number);
@@ -172,8 +137,7 @@ impl Model {
     }
 
     pub(super) fn first_ready_but(&self, queue: usize, avoided: Option<usize>) -> Option<usize> {
-        let ready =
-            self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
+        let ready = self.jobs.iter().filter(|(_, job)| job.queue == queue && job.state() == State::Ready);
         ready
             .filter(|(number, _)| Some(**number) != avoided)
             .min_by_key(|(_, job)| (-i16::from(job.priority), job.waits_since(), job.arrived))

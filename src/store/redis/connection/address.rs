@@ -3,7 +3,7 @@
 //! ```text
 //! redis://[user[:password]@]host[:port][/db]           one server, or one of a Cluster
 //! redis://host[:port],host[:port],…                    a Cluster: any of its servers, the others are found
-//! redis+sentinel://host[:port],host[:port],…/name[/db] whichever server Sentinel calls the primary of that name
+//! redis+sentinel://host[:port],host[:port],…/name[/db] the server that Sentinel calls the primary of that name
 //! redis+unix:///path/to/socket                         one server on this machine
 //! ```
 //!
@@ -19,11 +19,10 @@ const SENTINEL_PORT: u16 = 26379;
 const DATABASES_MAX: u32 = 65_535;
 
 /// What may stand behind the `?`, as `name=value`.
-pub const OPTIONS: &str =
-    "user, password, password_file, db, sentinel_user, sentinel_password, ca, cert, key";
+pub const OPTIONS: &str = "user, password, password_file, db, sentinel_user, sentinel_password, ca, cert, key";
 
 /// Where Redis is, and how to get in.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub place: Place,
     pub credentials: Credentials,
@@ -62,22 +61,27 @@ pub struct Tls {
 impl Address {
     /// Reads one text. What is wrong with it is said without its secrets.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
-            "write where Redis is as for example \"redis://127.0.0.1:6379\"".to_owned()
-        })?;
-        let scheme = Scheme::parse(scheme)?;
+        let (scheme, rest) =
+            text.split_once("://").ok_or("write where Redis is as for example \"redis://127.0.0.1:6379\"")?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         // Else the message about what is left would show a part of the password.
         if options.contains('@') {
-            return Err(
-                "a ? in a user or password is written %3F, and an @ behind the ? %40".into()
-            );
+            return Err("a ? in a user or password is written %3F, and an @ behind the ? %40".into());
         }
-        let mut address = match scheme.kind {
-            Kind::Unix => Self::of_place(Place::One(unix(rest)?)),
-            kind => servers(kind, rest)?,
+        let (read, tls): (Reader, _) = match scheme {
+            "redis" | "valkey" => (servers, false),
+            "rediss" | "valkeys" => (servers, true),
+            "redis+sentinel" => (sentinels, false),
+            "rediss+sentinel" => (sentinels, true),
+            "redis+unix" | "unix" => (socket, false),
+            _ => {
+                return Err(format!(
+                    "{scheme:?} is no way to reach Redis; write redis, rediss (with TLS), \
+                     redis+sentinel, rediss+sentinel or redis+unix in front of ://"
+                ));
+            }
         };
-        address.tls = scheme.tls.then(Tls::default);
+        let mut address = Self { tls: tls.then(Tls::default), ..read(rest)? };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             address.set(option)?;
         }
@@ -86,15 +90,9 @@ impl Address {
 
     /// Reads several texts, each of which names servers of one Cluster.
     pub fn parse_all<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        let mut all: Option<Self> = None;
-        for text in texts.into_iter().flat_map(split_addresses) {
-            let next = Self::parse(text.trim())?;
-            all = Some(match all {
-                None => next,
-                Some(first) => first.and(next)?,
-            });
-        }
-        all.ok_or_else(|| "name at least one server".to_owned())
+        let mut all = texts.into_iter().flat_map(split_addresses).map(|text| Self::parse(text.trim()));
+        let first = all.next().ok_or("name at least one server")??;
+        all.try_fold(first, |all, next| all.and(next?))
     }
 
     fn of_place(place: Place) -> Self {
@@ -104,24 +102,20 @@ impl Address {
 
     /// The same Cluster, with more servers to begin with.
     fn and(self, other: Self) -> Result<Self, String> {
-        let (Place::One(_) | Place::Cluster(_), Place::One(_) | Place::Cluster(_)) =
-            (&self.place, &other.place)
-        else {
+        if [&self, &other].iter().any(|address| matches!(address.place, Place::Sentinel { .. })) {
             return Err("several addresses name the servers of a Cluster, so none can be of \
                         Sentinel; put all sentinels into one, divided by commas"
                 .into());
-        };
+        }
         if self.tls != other.tls {
             return Err("all servers of a Cluster are reached in the same way: with TLS or \
                         without, and with the same files"
                 .into());
         }
-        let own = other.credentials != Credentials::default();
-        if own && self.credentials != other.credentials {
+        if other.credentials != Credentials::default() && self.credentials != other.credentials {
             return Err("all servers of a Cluster take the same user and password".into());
         }
-        let mut servers = self.place.endpoints().to_vec();
-        servers.extend_from_slice(other.place.endpoints());
+        let servers = [self.place.endpoints(), other.place.endpoints()].concat();
         Self { place: Place::Cluster(servers), db: self.db.max(other.db), ..self }.checked()
     }
 
@@ -139,9 +133,7 @@ impl Address {
             "password_file" => self.credentials.password = Some(Secret::File(value.into())),
             "db" => self.db = database(&value)?,
             "sentinel_user" => self.sentinel_credentials.user = Some(value),
-            "sentinel_password" => {
-                self.sentinel_credentials.password = Some(Secret::Text(value));
-            }
+            "sentinel_password" => self.sentinel_credentials.password = Some(Secret::Text(value)),
             "ca" => tls.ok_or_else(needs_tls)?.ca = Some(value.into()),
             "cert" => tls.ok_or_else(needs_tls)?.cert = Some(value.into()),
             "key" => tls.ok_or_else(needs_tls)?.key = Some(value.into()),
@@ -162,14 +154,10 @@ impl Address {
         if self.credentials.user.is_some() && self.credentials.password.is_none() {
             return Err("there is a user without a password".into());
         }
-        if let Some(tls) = &self.tls
-            && tls.cert.is_some() != tls.key.is_some()
-        {
+        if self.tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
             return Err("cert and key belong together: give both or neither".into());
         }
-        let unasked = self.sentinel_credentials != Credentials::default()
-            && !matches!(self.place, Place::Sentinel { .. });
-        if unasked {
+        if self.sentinel_credentials != Credentials::default() && !matches!(self.place, Place::Sentinel { .. }) {
             return Err("sentinel_user and sentinel_password are for redis+sentinel://".into());
         }
         Ok(self)
@@ -186,34 +174,18 @@ impl Place {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Servers,
-    Sentinels,
-    Unix,
-}
+/// Of what stands between the scheme and the options.
+type Reader = fn(&str) -> Result<Address, String>;
 
-struct Scheme {
-    kind: Kind,
-    tls: bool,
-}
-
-impl Scheme {
-    fn parse(word: &str) -> Result<Self, String> {
-        let (kind, tls) = match word {
-            "redis" | "valkey" => (Kind::Servers, false),
-            "rediss" | "valkeys" => (Kind::Servers, true),
-            "redis+sentinel" => (Kind::Sentinels, false),
-            "rediss+sentinel" => (Kind::Sentinels, true),
-            "redis+unix" | "unix" => (Kind::Unix, false),
-            _ => {
-                return Err(format!(
-                    "{word:?} is no way to reach Redis; write redis, rediss (with TLS), \
-                     redis+sentinel, rediss+sentinel or redis+unix in front of ://"
-                ));
-            }
+impl Endpoint {
+    /// A server that this one has named; without a host it is where this one is.
+    pub(super) fn sibling(&self, host: &str, port: u16) -> Option<Self> {
+        let host = match (host, self) {
+            ("" | "?", Self::Tcp { host, .. }) => host,
+            ("" | "?", Self::Unix(_)) => return None,
+            (host, _) => host,
         };
-        Ok(Self { kind, tls })
+        Some(Self::Tcp { host: host.into(), port })
     }
 }
 
@@ -222,9 +194,8 @@ fn split_addresses(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut begin = 0;
     for (at, _) in text.match_indices(',') {
-        let next = text[at + 1..].trim_start();
-        let word = next.find("://").map(|end| &next[..end]);
-        if word.is_some_and(|word| word.chars().all(|c| c.is_ascii_alphabetic() || c == '+')) {
+        let scheme = text[at + 1..].trim_start().split_once("://").map(|(scheme, _)| scheme);
+        if scheme.is_some_and(|scheme| scheme.chars().all(|c| c.is_ascii_alphabetic() || c == '+')) {
             parts.push(&text[begin..at]);
             begin = at + 1;
         }
@@ -233,73 +204,58 @@ fn split_addresses(text: &str) -> Vec<&str> {
     parts
 }
 
-fn unix(rest: &str) -> Result<Endpoint, String> {
+fn socket(rest: &str) -> Result<Address, String> {
     let path = decoded(rest)?;
-    if path.starts_with('/') {
-        Ok(Endpoint::Unix(path.into()))
-    } else {
-        Err("the path of a socket begins at the root: redis+unix:///run/redis.sock".into())
+    if !path.starts_with('/') {
+        return Err("the path of a socket begins at the root: redis+unix:///run/redis.sock".into());
     }
+    Ok(Address::of_place(Place::One(Endpoint::Unix(path.into()))))
 }
 
-fn servers(kind: Kind, rest: &str) -> Result<Address, String> {
-    let (login, rest) = match rest.rsplit_once('@') {
-        Some((login, rest)) => (Some(login), rest),
-        None => (None, rest),
-    };
-    if login.is_some_and(|login| login.contains('@')) {
+fn servers(rest: &str) -> Result<Address, String> {
+    hosts(rest, REDIS_PORT, |mut servers, _| {
+        Ok(if servers.len() == 1 { Place::One(servers.remove(0)) } else { Place::Cluster(servers) })
+    })
+}
+
+fn sentinels(rest: &str) -> Result<Address, String> {
+    hosts(rest, SENTINEL_PORT, |sentinels, path| {
+        let name = path.next().ok_or("name what the sentinels watch: redis+sentinel://host:26379/mymaster")?;
+        Ok(Place::Sentinel { sentinels, name: decoded(name)? })
+    })
+}
+
+/// `[login@]host,host…[/path][/db]`
+fn hosts(
+    rest: &str, port: u16, place: impl FnOnce(Vec<Endpoint>, &mut dyn Iterator<Item = &str>) -> Result<Place, String>,
+) -> Result<Address, String> {
+    let (login, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
+    if login.contains('@') {
         return Err("an @ in a user or password is written %40; one login, in front of the first \
                     host, is for all"
             .into());
     }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let port = if kind == Kind::Sentinels { SENTINEL_PORT } else { REDIS_PORT };
-    let mut endpoints = Vec::new();
-    for host in hosts.split(',') {
-        endpoints.push(endpoint(host.trim(), port)?);
-    }
-    let mut path = path.trim_end_matches('/').split('/').filter(|part| !part.is_empty());
-    let place = match kind {
-        Kind::Sentinels => {
-            let name = path
-                .next()
-                .ok_or("name what the sentinels watch: redis+sentinel://host:26379/mymaster")?;
-            Place::Sentinel { sentinels: endpoints, name: decoded(name)? }
-        }
-        _ if endpoints.len() == 1 => Place::One(endpoints.remove(0)),
-        _ => Place::Cluster(endpoints),
-    };
-    let mut address = Address::of_place(place);
-    if let Some(db) = path.next() {
-        address.db = database(db)?;
-    }
+    let endpoints = hosts.split(',').map(|host| endpoint(host.trim(), port)).collect::<Result<_, _>>()?;
+    let mut path = path.split('/').filter(|part| !part.is_empty());
+    let place = place(endpoints, &mut path)?;
+    let db = path.next().map_or(Ok(0), database)?;
     if path.next().is_some() {
         return Err("there is more than a database behind the host".into());
     }
-    if let Some(login) = login {
-        address.credentials = credentials(login)?;
-    }
-    Ok(address)
+    Ok(Address { db, credentials: credentials(login)?, ..Address::of_place(place) })
 }
 
 fn credentials(login: &str) -> Result<Credentials, String> {
-    let (user, password) = match login.split_once(':') {
-        Some((user, password)) => (user, Some(password)),
-        None => (login, None),
-    };
-    let user = decoded(user)?;
-    let password = password.map(decoded).transpose()?.filter(|password| !password.is_empty());
-    Ok(Credentials {
-        user: Some(user).filter(|user| !user.is_empty()),
-        password: password.map(Secret::Text),
-    })
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let given = |text: &str| decoded(text).map(|text| Some(text).filter(|text| !text.is_empty()));
+    Ok(Credentials { user: given(user)?, password: given(password)?.map(Secret::Text) })
 }
 
 fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, rest) =
-                rest.split_once(']').ok_or("an IPv6 address ends with a ]: [::1]:6379")?;
+            let (host, rest) = rest.split_once(']').ok_or("an IPv6 address ends with a ]: [::1]:6379")?;
             (host, rest.strip_prefix(':'))
         }
         None => match text.rsplit_once(':') {
@@ -311,12 +267,10 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
     if host.is_empty() || !host.chars().all(good) {
         return Err(format!("{host:?} is not the name or address of a host"));
     }
-    let port = match port {
+    let port = match port.map(|port| (port, port.parse())) {
         None => default_port,
-        Some(port) => match port.parse() {
-            Ok(port) if port > 0 => port,
-            _ => return Err(format!("{port:?} is not a port: write 1 to 65535")),
-        },
+        Some((_, Ok(port @ 1..))) => port,
+        Some((port, _)) => return Err(format!("{port:?} is not a port: write 1 to 65535")),
     };
     Ok(Endpoint::Tcp { host: host.into(), port })
 }
@@ -328,29 +282,18 @@ fn database(text: &str) -> Result<u32, String> {
 
 /// `%40` means `@`. The text itself may be a secret, so it is not in the message.
 fn decoded(text: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, others @ ..] = rest {
-        (bytes, rest) = match (first, others) {
-            (b'%', [high, low, others @ ..]) => {
-                let digit = |byte: &u8| char::from(*byte).to_digit(16);
-                let (Some(high), Some(low)) = (digit(high), digit(low)) else {
-                    return Err(BAD_PERCENT.into());
-                };
-                bytes.push((high * 16 + low) as u8);
-                (bytes, others)
-            }
-            (b'%', _) => return Err(BAD_PERCENT.into()),
-            (byte, others) => {
-                bytes.push(*byte);
-                (bytes, others)
-            }
-        };
+    const BAD_PERCENT: &str = "a % begins two hexadecimal digits; a % of its own is written %25";
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2).ok_or(BAD_PERCENT)?;
+        let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let byte = u8::from_str_radix(digits, 16).ok().filter(|_| is_hex);
+        bytes.push(byte.ok_or(BAD_PERCENT)?);
+        bytes.extend_from_slice(rest.as_bytes());
     }
     String::from_utf8(bytes).map_err(|_| BAD_PERCENT.into())
 }
-
-const BAD_PERCENT: &str = "a % begins two hexadecimal digits; a % of its own is written %25";
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -375,9 +318,8 @@ impl fmt::Display for Address {
         if let Some(user) = &self.credentials.user {
             write!(f, "{user}@")?;
         }
-        for (at, endpoint) in self.place.endpoints().iter().enumerate() {
-            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
-        }
+        let endpoints: Vec<_> = self.place.endpoints().iter().map(ToString::to_string).collect();
+        f.write_str(&endpoints.join(","))?;
         if let Place::Sentinel { name, .. } = &self.place {
             write!(f, "/{name}")?;
         }
@@ -388,12 +330,3 @@ impl fmt::Display for Address {
         }
     }
 }
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({self})")
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -6,7 +6,7 @@ use redis::ServerError;
 
 /// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub enum Fault {
     /// Redis does not know the script, and so has not run it.
     NoScript,
     /// The slot lives elsewhere now; nothing was run.
@@ -26,8 +26,8 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// What the caller hears. `writes`: it might have changed something.
-    pub(super) fn told(self, writes: bool) -> StoreError {
+    /// What the caller gets. `writes`: it might have changed something.
+    pub fn store_error(self, writes: bool) -> StoreError {
         match self {
             Self::Refused { error, .. } => error,
             Self::Unsent(why) => StoreError::Unavailable(why),
@@ -40,9 +40,9 @@ impl Fault {
         }
     }
 
-    pub(super) fn of(error: &ServerError, asked: &Endpoint) -> Self {
-        let detail = error.details().unwrap_or_default();
-        let text = format!("{} {detail}", error.code());
+    /// An error that the server `asked` has answered with.
+    pub fn of(error: &ServerError, asked: &Endpoint) -> Self {
+        let (detail, text) = (error.details().unwrap_or_default(), text(error));
         let refused = |broken| {
             let error = StoreError::Unavailable(format!("Redis at {asked} says: {text}"));
             Self::Refused { error, broken }
@@ -61,16 +61,13 @@ impl Fault {
     }
 }
 
-/// `3999 127.0.0.1:6381`; without a host it is the one that was asked.
-fn redirect(detail: &str, asked: &Endpoint) -> Option<Endpoint> {
-    let (host, port) = detail.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let host = match (host, asked) {
-        ("" | "?", Endpoint::Tcp { host, .. }) => host.as_str(),
-        (host, _) => host,
-    };
-    Some(Endpoint::Tcp { host: host.into(), port: port.parse().ok()? })
+/// An error as Redis words it.
+pub(super) fn text(error: &ServerError) -> String {
+    format!("{} {}", error.code(), error.details().unwrap_or_default())
 }
 
-#[cfg(test)]
-mod tests;
+/// `3999 127.0.0.1:6381`.
+fn redirect(detail: &str, asked: &Endpoint) -> Option<Endpoint> {
+    let (host, port) = detail.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
+    asked.sibling(host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?)
+}

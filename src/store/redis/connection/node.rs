@@ -1,16 +1,13 @@
 //! One server and the ways to it: a connection for most calls, and one for writes that replicas must confirm.
 
-use super::{
-    durability::Durability,
-    fault::Fault,
-    lane::{Confirmed, Lane},
-    link::{Line, Link},
-    script::Script,
-    sentinel::Finder,
-    stream::Way,
-    watch::Watch,
-};
-use crate::store::StoreError;
+use super::durability::Durability;
+use super::failover_monitor::FailoverMonitor;
+use super::fault::Fault;
+use super::reconnecting::{LiveConnection, Reconnecting};
+use super::replicated_writes::ReplicatedWrites;
+use super::script::Script;
+use super::sentinel::Finder;
+use super::stream::Connector;
 use redis::{Cmd, Pipeline, Value};
 use std::sync::Arc;
 
@@ -27,61 +24,44 @@ pub(super) struct Call {
 /// What a call needs in front of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Preface {
-    /// Redis has to be told the script first.
+    /// Redis has to load the script first.
     pub(super) load: bool,
     /// The slot is being moved here.
     pub(super) asking: bool,
 }
 
 pub(super) struct Node {
-    link: Link,
-    lane: Option<Lane>,
+    pub(super) connection: Reconnecting,
+    replicated: Option<ReplicatedWrites>,
 }
 
 impl Node {
-    pub(super) fn start(finder: Finder, way: &Arc<Way>, watch: &Arc<Watch>) -> Self {
-        let timeout = way.options.response_timeout;
-        let link = Link::start(finder.clone(), way.clone(), timeout, Some(watch.clone()));
-        let confirmed = way.options.durability != Durability::Primary;
-        let lane = confirmed.then(|| Lane::start(finder, way));
-        Self { link, lane }
+    pub(super) fn start(finder: Finder, connector: &Arc<Connector>, monitor: &Arc<FailoverMonitor>) -> Self {
+        let timeout = connector.options.response_timeout;
+        let connection = Reconnecting::start(finder.clone(), connector.clone(), timeout, Some(monitor.clone()));
+        let confirmed = connector.options.durability != Durability::Primary;
+        let replicated = confirmed.then(|| ReplicatedWrites::start(finder, connector));
+        Self { connection, replicated }
     }
 
-    /// Waits until it is up, or has been tried in vain.
-    pub(super) async fn tried(&self) -> Result<Arc<Line>, String> {
-        self.link.tried().await
-    }
-
-    pub(super) fn down(&self) -> Option<String> {
-        self.link.down()
-    }
-
-    /// The replies of several commands, errors of the server included.
-    pub(super) async fn ask(&self, commands: &Pipeline) -> Result<Vec<Value>, Fault> {
-        self.link.send(commands).await.map(|(_, replies)| replies)
+    /// The reply to one command of our own; an error of the server is a reply as well.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, String> {
+        let mut commands = redis::pipe();
+        commands.add_command(cmd.clone());
+        let (_, mut replies) =
+            self.connection.send(&commands).await.map_err(|fault| fault.store_error(false).to_string())?;
+        replies.pop().ok_or_else(|| "a reply is missing".into())
     }
 
     /// Runs a call once.
     pub(super) async fn run(&self, call: &Call, preface: Preface) -> Result<Value, Fault> {
-        match &self.lane {
-            Some(lane) if call.writes => {
-                let Confirmed { reply, shortfall } = lane.run(call.clone(), preface).await?;
-                let reply = reply?;
-                match shortfall {
-                    None => Ok(reply),
-                    Some(why) => {
-                        let error = StoreError::DurabilityNotConfirmed(why);
-                        Err(Fault::Refused { error, broken: false })
-                    }
-                }
-            }
-            _ => {
-                let mut commands = redis::pipe();
-                let count = call.write(preface, &mut commands);
-                let (line, mut replies) = self.link.send(&commands).await?;
-                reply_of(&mut replies.drain(..), count, &line)
-            }
+        if let Some(replicated) = self.replicated.as_ref().filter(|_| call.writes) {
+            return replicated.run(call.clone(), preface).await;
         }
+        let mut commands = redis::pipe();
+        let count = call.write(preface, &mut commands);
+        let (connection, mut replies) = self.connection.send(&commands).await?;
+        reply_of(&mut replies.drain(..), count, &connection)
     }
 }
 
@@ -103,15 +83,13 @@ impl Call {
 
 /// Takes the replies of one call, and looks at the last.
 pub(super) fn reply_of(
-    replies: &mut impl Iterator<Item = Value>,
-    count: usize,
-    line: &Line,
+    replies: &mut impl Iterator<Item = Value>, count: usize, connection: &LiveConnection,
 ) -> Result<Value, Fault> {
     match replies.take(count).last() {
         Some(Value::ServerError(error)) => {
-            let fault = Fault::of(&error, &line.endpoint);
+            let fault = Fault::of(&error, &connection.endpoint);
             if let Fault::Refused { error, broken: true } = &fault {
-                line.condemn(&error.to_string());
+                connection.mark_broken(&error.to_string());
             }
             Err(fault)
         }

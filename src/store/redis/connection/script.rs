@@ -1,4 +1,4 @@
-//! Scripts and their arguments, as the engine hands them over.
+//! Scripts, as the engine hands them over.
 
 use redis::{Cmd, ToRedisArgs};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Script {
         Self { reads_only: true, ..Self::new(parts) }
     }
 
-    pub(super) fn call(&self, keys: &[Vec<u8>], args: &[Arg]) -> Cmd {
+    pub(super) fn call(&self, keys: &[Vec<u8>], args: impl ToRedisArgs) -> Cmd {
         let mut cmd = redis::cmd(if self.reads_only { "EVALSHA_RO" } else { "EVALSHA" });
         cmd.arg(&*self.sum).arg(keys.len()).arg(keys).arg(args);
         cmd
@@ -35,45 +35,5 @@ impl Script {
         let mut cmd = redis::cmd("SCRIPT");
         cmd.arg("LOAD").arg(&*self.text);
         cmd
-    }
-}
-
-/// One argument of a script, as bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Arg(pub Vec<u8>);
-
-impl ToRedisArgs for Arg {
-    fn write_redis_args<W: ?Sized + redis::RedisWrite>(&self, out: &mut W) {
-        out.write_arg(&self.0);
-    }
-}
-
-impl From<u64> for Arg {
-    fn from(number: u64) -> Self {
-        Self(number.to_string().into_bytes())
-    }
-}
-
-impl From<&[u8]> for Arg {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
-    }
-}
-
-impl From<Vec<u8>> for Arg {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes)
-    }
-}
-
-impl From<&str> for Arg {
-    fn from(text: &str) -> Self {
-        Self(text.as_bytes().to_vec())
-    }
-}
-
-impl From<bool> for Arg {
-    fn from(is: bool) -> Self {
-        Self(vec![if is { b'1' } else { b'0' }])
     }
 }

@@ -1,4 +1,4 @@
-//! Users and passwords, which nobody gets to see.
+//! Users and passwords, which are never printed.
 
 use std::{fmt, fs, path::PathBuf};
 
@@ -21,9 +21,7 @@ impl Secret {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => fs::read_to_string(path)
                 .map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
-                .map_err(|error| {
-                    format!("cannot read the password of Redis in {}: {error}", path.display())
-                }),
+                .map_err(|error| format!("cannot read the password of Redis in {}: {error}", path.display())),
         }
     }
 }

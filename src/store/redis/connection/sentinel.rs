@@ -1,9 +1,9 @@
 //! Where the primary is: where it was said to be, or where the sentinels say it is now.
 
-use super::{address::Endpoint, secret::Credentials, stream::Way};
+use super::{address::Endpoint, fault, secret::Credentials, stream::Connector};
 use redis::Value;
 use std::collections::HashMap;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::task::JoinSet;
 
 #[derive(Clone, Debug)]
 pub(super) enum Finder {
@@ -22,77 +22,60 @@ impl Finder {
         !matches!(self, Self::OfCluster(_))
     }
 
-    pub(super) async fn find(&self, way: &Way) -> Result<Endpoint, String> {
-        let Self::Sentinel { sentinels, name, .. } = self else {
-            return Ok(self.fixed());
+    /// One sentinel that was cut off may still name the old primary: the most have it.
+    pub(super) async fn find(&self, connector: &Connector) -> Result<Endpoint, String> {
+        let (sentinels, name, credentials) = match self {
+            Self::Fixed(endpoint) | Self::OfCluster(endpoint) => return Ok(endpoint.clone()),
+            Self::Sentinel { sentinels, name, credentials } => (sentinels, name, credentials),
         };
-        let opinions = self.ask(way).await;
-        let mut failures = Vec::new();
-        let mut votes: HashMap<Endpoint, usize> = HashMap::new();
-        for opinion in opinions {
-            match opinion {
-                Ok(endpoint) => *votes.entry(endpoint).or_default() += 1,
-                Err(why) => failures.push(why),
-            }
-        }
-        // One that was cut off may still name the old primary: the most have it.
-        let most = votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(endpoint, _)| endpoint);
-        most.ok_or_else(|| {
-            format!("none of {} sentinels knows {name:?}: {}", sentinels.len(), failures.join("; "))
-        })
+        let (most, failures) = votes(connector, sentinels, name, credentials).await;
+        let none = || format!("none of {} sentinels knows {name:?}: {}", sentinels.len(), failures.join("; "));
+        most.map(|(endpoint, _)| endpoint).ok_or_else(none)
     }
 
-    /// The primary that most sentinels agree on, if it is not this one.
-    pub(super) async fn other_primary(&self, way: &Way, this: &Endpoint) -> Option<Endpoint> {
-        let Self::Sentinel { sentinels, .. } = self else {
-            return None;
-        };
-        let opinions = self.ask(way).await;
-        let mut others = opinions.into_iter().flatten().filter(|endpoint| endpoint != this);
-        let other = others.next()?;
-        let agree = 1 + others.filter(|endpoint| *endpoint == other).count();
-        (agree > sentinels.len() / 2).then_some(other)
-    }
-
-    fn fixed(&self) -> Endpoint {
-        match self {
-            Self::Fixed(endpoint) | Self::OfCluster(endpoint) => endpoint.clone(),
-            Self::Sentinel { sentinels, .. } => sentinels[0].clone(),
-        }
-    }
-
-    /// What each of them says, those that do not answer included.
-    async fn ask(&self, way: &Way) -> Vec<Result<Endpoint, String>> {
-        let Self::Sentinel { sentinels, name, credentials } = self else {
-            return Vec::new();
-        };
-        let way = Way { credentials: credentials.clone(), db: 0, ..way.clone() };
-        let mut asked = JoinSet::new();
-        for sentinel in sentinels.clone() {
-            let (way, name) = (way.clone(), name.clone());
-            asked.spawn(async move {
-                let answer = ask_one(&way, &sentinel, &name).await;
-                answer.map_err(|why| format!("{sentinel}: {why}"))
-            });
-        }
-        asked.join_all().await
+    /// The primary that most of all sentinels agree on, if it is not this one.
+    pub(super) async fn other_primary(&self, connector: &Connector, this: &Endpoint) -> Option<Endpoint> {
+        let Self::Sentinel { sentinels, name, credentials } = self else { return None };
+        let (most, _) = votes(connector, sentinels, name, credentials).await;
+        let (other, votes) = most?;
+        (other != *this && votes > sentinels.len() / 2).then_some(other)
     }
 }
 
-async fn ask_one(way: &Way, sentinel: &Endpoint, name: &str) -> Result<Endpoint, String> {
-    let within = way.options.connect_timeout;
-    let (mut connection, driver) = way.connect(sentinel, within).await?;
+/// The primary that the most sentinels name, with their number; and why others name none.
+async fn votes(
+    connector: &Connector, sentinels: &[Endpoint], name: &str, credentials: &Credentials,
+) -> (Option<(Endpoint, usize)>, Vec<String>) {
+    let connector = Connector { credentials: credentials.clone(), db: 0, ..connector.clone() };
+    let mut asked = JoinSet::new();
+    for sentinel in sentinels {
+        let (connector, sentinel, name) = (connector.clone(), sentinel.clone(), name.to_owned());
+        asked.spawn(async move {
+            let answer = ask(&connector, &sentinel, &name).await;
+            answer.map_err(|why| format!("{sentinel}: {why}"))
+        });
+    }
+    let (mut votes, mut failures) = (HashMap::new(), Vec::new());
+    for answer in asked.join_all().await {
+        match answer {
+            Ok(endpoint) => *votes.entry(endpoint).or_default() += 1,
+            Err(why) => failures.push(why),
+        }
+    }
+    (votes.into_iter().max_by_key(|(_, votes)| *votes), failures)
+}
+
+/// The time for the answer is bounded by the connection itself.
+async fn ask(connector: &Connector, sentinel: &Endpoint, name: &str) -> Result<Endpoint, String> {
+    let (mut connection, driver) = connector.connect(sentinel, connector.options.connect_timeout).await?;
     let mut ask = redis::cmd("SENTINEL");
     ask.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let answer = async {
-        tokio::select! {
-            reply = connection.send_packed_command(&ask) => reply.map_err(|error| error.to_string()),
-            () = driver => Err("it has closed the connection".into()),
-        }
+    let reply = tokio::select! {
+        reply = connection.send_packed_command(&ask) => reply.map_err(|error| error.to_string())?,
+        () = driver => return Err("it has closed the connection".into()),
     };
-    let reply = timeout(within, answer).await.map_err(|_| "no answer".to_owned())??;
     match reply {
-        Value::ServerError(error) => Err(error.to_string()),
+        Value::ServerError(error) => Err(fault::text(&error)),
         Value::Nil => Err("it does not watch this name".into()),
         reply => {
             let (host, port) = redis::from_redis_value(reply).map_err(|error| error.to_string())?;

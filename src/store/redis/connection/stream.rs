@@ -1,28 +1,19 @@
 //! A fresh connection: socket, TLS, login.
 
-use super::{
-    address::{Endpoint, Tls},
-    options::ConnectionOptions,
-    secret::Credentials,
-};
-use redis::{
-    AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, aio::MultiplexedConnection,
-};
+use super::address::{Address, Endpoint, Tls};
+use super::options::ConnectionOptions;
+use super::secret::Credentials;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, aio::MultiplexedConnection};
 use rustix::net::sockopt;
-use std::{fs, future::Future, io, pin::Pin, sync::Arc, time::Duration};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
-    time::timeout,
-};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-    },
-};
+use std::{fs, future::Future, io, path::Path, pin::Pin, sync::Arc, time::Duration};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// What waits for a slot in the connection's own queue; beyond it, callers wait.
 const PIPELINE_BUFFER: usize = 1024;
@@ -37,38 +28,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// How all connections of one Redis are made.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct Connector {
     pub(super) credentials: Credentials,
     pub(super) db: u32,
     pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) options: ConnectionOptions,
 }
 
-impl Way {
-    /// Connects and logs in.
-    pub(super) async fn connect(
-        &self,
-        endpoint: &Endpoint,
-        response_timeout: Duration,
-    ) -> Result<(MultiplexedConnection, Driver), String> {
-        let within = self.options.connect_timeout;
-        let connected = timeout(within, self.connect_unbounded(endpoint, response_timeout)).await;
-        connected.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
+impl Connector {
+    pub(super) fn new(address: &Address, options: &ConnectionOptions) -> Result<Self, String> {
+        let tls = address.tls.as_ref().map(tls).transpose()?;
+        Ok(Self { credentials: address.credentials.clone(), db: address.db, tls, options: options.clone() })
     }
 
-    async fn connect_unbounded(
-        &self,
-        endpoint: &Endpoint,
-        response_timeout: Duration,
+    /// Connects and logs in.
+    pub(super) async fn connect(
+        &self, endpoint: &Endpoint, response_timeout: Duration,
     ) -> Result<(MultiplexedConnection, Driver), String> {
-        let stream = self.dial(endpoint).await?;
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(response_timeout))
-            .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        let info = self.login()?;
-        let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
-        let (connection, driver) = made.map_err(|error| error.to_string())?;
-        Ok((connection, Box::pin(driver)))
+        let connecting = async {
+            let stream = self.dial(endpoint).await?;
+            let config = AsyncConnectionConfig::new()
+                .set_response_timeout(Some(response_timeout))
+                .set_pipeline_buffer_size(PIPELINE_BUFFER);
+            let made = MultiplexedConnection::new_with_config(&self.login()?, stream, config).await;
+            let (connection, driver) = made.map_err(|error| error.to_string())?;
+            Ok((connection, Box::pin(driver) as Driver))
+        };
+        self.within(connecting).await
+    }
+
+    /// In the time that a connection may take.
+    pub(super) async fn within<T>(&self, connecting: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let within = self.options.connect_timeout;
+        timeout(within, connecting).await.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
     }
 
     pub(super) fn login(&self) -> Result<RedisConnectionInfo, String> {
@@ -87,20 +79,15 @@ impl Way {
     }
 
     pub(super) async fn dial(&self, endpoint: &Endpoint) -> Result<Box<dyn Stream>, String> {
-        let told = |error: io::Error| error.to_string();
+        let as_text = |error: io::Error| error.to_string();
         let (host, port) = match endpoint {
-            Endpoint::Unix(path) => {
-                return Ok(Box::new(UnixStream::connect(path).await.map_err(told)?));
-            }
+            Endpoint::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await.map_err(as_text)?)),
             Endpoint::Tcp { host, port } => (host.as_str(), *port),
         };
-        let socket = TcpStream::connect((host, port)).await.map_err(told)?;
-        watchful(&socket).map_err(told)?;
-        let Some(tls) = &self.tls else {
-            return Ok(Box::new(socket));
-        };
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("{host:?} cannot be in a certificate"))?;
+        let socket = TcpStream::connect((host, port)).await.map_err(as_text)?;
+        watchful(&socket).map_err(as_text)?;
+        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} cannot be in a certificate"))?;
         let connected = TlsConnector::from(tls.clone()).connect(name, socket).await;
         Ok(Box::new(connected.map_err(|error| format!("TLS: {error}"))?))
     }
@@ -118,7 +105,7 @@ fn watchful(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// Reads the files once, so that a mistake in them is found at the start.
-pub(super) fn tls(files: &Tls) -> Result<Arc<ClientConfig>, String> {
+fn tls(files: &Tls) -> Result<Arc<ClientConfig>, String> {
     // Named, so that another provider elsewhere in the program makes no difference.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -127,9 +114,7 @@ pub(super) fn tls(files: &Tls) -> Result<Arc<ClientConfig>, String> {
     let config = match (&files.cert, &files.key) {
         (Some(cert), Some(key)) => {
             let chain = certificates(cert)?;
-            let read = fs::read(key).map_err(|error| unreadable(key, &error))?;
-            let key =
-                PrivateKeyDer::from_pem_slice(&read).map_err(|error| unreadable(key, &error))?;
+            let key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| unreadable(key, &error))?;
             builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
         }
         _ => builder.with_no_client_auth(),
@@ -151,12 +136,15 @@ fn roots(files: &Tls) -> Result<RootCertStore, String> {
     }
 }
 
-fn certificates(path: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = fs::read(path).map_err(|error| unreadable(path, &error))?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read).collect();
-    all.map_err(|error| unreadable(path, &error))
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = read(path)?;
+    CertificateDer::pem_slice_iter(&read).collect::<Result<_, _>>().map_err(|error| unreadable(path, &error))
 }
 
-fn unreadable(path: &std::path::Path, why: &impl ToString) -> String {
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, why: &impl ToString) -> String {
     format!("cannot use {}: {}", path.display(), why.to_string())
 }

@@ -1,13 +1,12 @@
 -- Stands in front of apply and take. All keys are declared: none is built in a script.
--- KEYS: 1 state (hash: generation, sequence of deaths, used, parts, and each version under the 2 bytes of its group; 65535 is the
---   whole queue), 2 ready, 3 scheduled, 4 retrying; then those of the script.
+-- KEYS: 1 state (hash, see keys.rs: generation, versions, breaker, counters and what else a queue has one of), 2 ready,
+--   3 scheduled, 4 retrying; then those of the script.
 -- ARGV: 1 generation of the queue, 2 store time in ms, 3 what TIME should say in ms ('': it is not compared).
 -- A position: group 2 bytes, rank 1, ready_at 6, number 6, tag 1 (bit 0: it has a History). scheduled, retrying: position by
 --   ready_at. ready: position without its group, which is 0, with score 0. Strings are never compared by `<`: it is strcoll.
 -- Replies of both: { -2 } another generation; { -3 } TIME is off by more than 250 ms. Nothing was done.
 local S, READY, SCHEDULED, RETRYING = unpack(KEYS, 1, 4)
 local call, sub = redis.call, string.sub
-if call('HGET', S, 'generation') ~= ARGV[1] then return { -2 } end
 
 -- A command that waited in a stopped process would make leases that are born expired.
 local function clock_is_off()

@@ -1,10 +1,18 @@
 -- Records and ranges at one moment. Run by EVALSHA_RO, which refuses writes. KEYS: 1 state, then any.
--- ARGV: 1 generation, then columns: a kind, the position of its key, n (at most 4,000), n arguments. A kind is a Redis command, or
+-- ARGV: 1 generation, 2 '1': TIME is asked for, 3 numbers as in apply.lua, of which the first is how many fields of the state are
+--   read; then these fields, then the columns: a kind, and its arguments (at most 4,000). A kind is a Redis command, or
 --   RANGE reverse ('1' or '0') limit up_to ('': no bound) [score member]: entries by score and then by bytes, beyond that one
 --   SCAN: the fields of a hash, or its length where there are more than 4,000
--- Reply: TIME's seconds and microseconds, then for each column what was found. { -2 }: another generation.
-local call = redis.call
-if call('HGET', KEYS[1], 'generation') ~= ARGV[1] then return { -2 } end
+-- Reply: TIME in microseconds (0: not asked for), the fields of the state, then for each column what was found; HMGET and ZMSCORE have
+--   a value for each argument, not a list: each list in a reply costs Redis time of its own. { -2 }: another generation.
+local call, byte = redis.call, string.byte
+local function number(at)
+  local high, low = byte(ARGV[3], at, at + 1)
+  return high * 256 + low
+end
+local at = 4 + number(1)
+local reply = call('HMGET', KEYS[1], 'generation', unpack(ARGV, 4, at - 1))
+if reply[1] ~= ARGV[1] then return { -2 } end
 
 -- By bytes: `<` is strcoll.
 local function precedes(a, b)
@@ -34,23 +42,24 @@ local function range(key, reverse, limit, up_to, score, member)
   return from <= to and call('ZRANGE', key, from, to, 'WITHSCORES') or {}
 end
 
-local time, at = call('TIME'), 2
-local reply = { tonumber(time[1]), tonumber(time[2]) }
-while at <= #ARGV do
-  local kind, key, n = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
-  if not (key and n) or n > 4000 or at + 2 + n > #ARGV then
-    return redis.error_reply('ERR malformed column at argument ' .. at)
-  end
-  local found
-  if kind == 'RANGE' then
-    found = range(key, unpack(ARGV, at + 3, at + 2 + n))
+for column = 9, #ARGV[3], 3 do
+  local kind, key, to = ARGV[at], KEYS[byte(ARGV[3], column)], at + number(column + 1)
+  if kind == 'HMGET' or kind == 'ZMSCORE' then
+    local found, filled = call(kind, key, unpack(ARGV, at + 1, to)), #reply
+    for i = 1, to - at do reply[filled + i] = found[i] end
+  elseif kind == 'RANGE' then
+    reply[#reply + 1] = range(key, unpack(ARGV, at + 1, to))
   elseif kind == 'SCAN' then
     local length = call('HLEN', key)
-    found = length <= 4000 and call('HKEYS', key) or length
+    reply[#reply + 1] = length <= 4000 and call('HKEYS', key) or length
   else
-    found = call(kind, key, unpack(ARGV, at + 3, at + 2 + n))
+    reply[#reply + 1] = call(kind, key, unpack(ARGV, at + 1, to))
   end
-  reply[#reply + 1] = found
-  at = at + 3 + n
+  at = to + 1
+end
+reply[1] = 0
+if ARGV[2] == '1' then
+  local time = call('TIME')
+  reply[1] = time[1] * 1000000 + time[2]
 end
 return reply

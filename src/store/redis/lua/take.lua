@@ -1,5 +1,5 @@
 -- The first positions of ready become leases, within the limits handed in. Holds no policy.
--- KEYS: those of lib.lua, then 5 leases, 6 leased, 7 probe, 8 jobs, 9 histories, 10 failures, 11 bodies.
+-- KEYS: those of lib.lua, then 5 leases, 6 leased, 7 probe, 8 jobs, 9 histories and failures, 10 bodies.
 -- ARGV: 1–3 see lib.lua, 4 jobs (at most 1,000), 5 bytes, 6 '1': the first fits in any case, 7 how many to promote of each
 --   index, 8 version of the whole queue, 9 version of group 0, 10 flags, 11 number to pass over while there is another ('':
 --   none), 12 most probes ('': leases are none), 13 of those started after, 14 start in ms, 15 start 6 bytes and duration 4,
@@ -10,13 +10,14 @@
 -- Reply: 0, ready jobs left, promoted, first due time (-1: none, or as many were taken as asked), 1 if the bytes were not
 --   enough, start of the oldest probe (-1: there is room for more), then for each job: its lease without the tail, Job,
 --   History, last Failure (the only one is the first), Body; each nil where there is none. { -1 }: the version of the queue or of group 0 is another.
-local LEASES, LEASED, PROBE, JOBS, HISTORIES, FAILURES, BODIES = unpack(KEYS, 5, 11)
+local LEASES, LEASED, PROBE, JOBS, HISTORIES, BODIES = unpack(KEYS, 5, 10)
 local NEW, BODY, MOST = string.rep('\0', 13), 8, 2 ^ 32 - 1
 local wanted, room, flags = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[10])
 if wanted > 1000 or #ARGV[17] < 8 * wanted then return redis.error_reply('ERR malformed take') end
+local state = call('HMGET', S, 'generation', '\255\255', '\0\0')
+if state[1] ~= ARGV[1] then return { -2 } end
 if clock_is_off() then return { -3 } end
-local versions = call('HMGET', S, '\255\255', '\0\0')
-if (versions[1] or NEW) ~= ARGV[8] or (versions[2] or NEW) ~= ARGV[9] then return { -1 } end
+if (state[2] or NEW) ~= ARGV[8] or (state[3] or NEW) ~= ARGV[9] then return { -1 } end
 
 local promoted = promote(ARGV[7])
 local epoch, most, oldest = sub(ARGV[9], 2, 5), wanted, -1
@@ -33,24 +34,23 @@ if ARGV[12] ~= '' then
   if live >= tonumber(ARGV[12]) then oldest = first end
 end
 
-local line, numbers, old, fields = {}, {}, {}, {}
+local line, numbers, old = {}, {}, {}
 if most > 0 then
   local first = call('ZRANGE', READY, '0', ARGV[11] == '' and most - 1 or most)
   for _, position in ipairs(first) do
     local number = sub(position, -7, -2)
     if #line < most and (number ~= ARGV[11] or #first == 1) then
       line[#line + 1], numbers[#line + 1] = position, number
-      if string.byte(position, -1) % 2 == 1 then 
-        old[#old + 1] = number
-        fields[#fields + 1], fields[#fields + 2] = number .. '\1', number .. '\0'
+      if string.byte(position, -1) % 2 == 1 then
+        old[#old + 1], old[#old + 2], old[#old + 3] = number, number .. '\1f', number .. '\0f'
       end
     end
   end
 end
 local jobs, histories, failures = numbers[1] and call('HMGET', JOBS, unpack(numbers)), {}, {}
 if old[1] then
-  local found, last = call('HMGET', HISTORIES, unpack(old)), call('HMGET', FAILURES, unpack(fields))
-  for i, number in ipairs(old) do histories[number], failures[number] = found[i], last[2 * i - 1] or last[2 * i] end
+  local found = call('HMGET', HISTORIES, unpack(old))
+  for i = 1, #old, 3 do histories[old[i]], failures[old[i]] = found[i], found[i + 1] or found[i + 2] end
 end
 
 local reply, full, taken, leases, expiries, probes = { 0, 0, promoted, -1, 0, oldest }, 0, {}, {}, {}, {}

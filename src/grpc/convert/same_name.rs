@@ -1,0 +1,38 @@
+//! Values that the wire has under the same names.
+
+use super::job::View;
+use crate::domain::{AttemptStatus, BreakerState, DeadReason, Jitter, State, Strategy};
+use crate::grpc::pb;
+use crate::queue::IdleReason;
+
+pub(super) trait SameName: Copy + 'static {
+    const ALL: &'static [Self];
+
+    /// The wire's number for it.
+    fn out(self) -> i32;
+}
+
+macro_rules! same_names {
+    ($($ours:ident => $wire:ident: $($variant:ident)*;)*) => {$(
+        impl SameName for $ours {
+            const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            fn out(self) -> i32 {
+                match self {
+                    $(Self::$variant => pb::$wire::$variant.into(),)*
+                }
+            }
+        }
+    )*};
+}
+
+same_names! {
+    AttemptStatus => AttemptStatus: Running Succeeded Failed LeaseExpired Released Interrupted Cancelled;
+    BreakerState => BreakerState: Closed Open HalfOpen;
+    DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Cancelled Corrupt;
+    IdleReason => IdleReason: Draining NoSuchQueue Paused BreakerOpen Limited NotDue Empty;
+    Jitter => Jitter: None Proportional Symmetric Full Equal Decorrelated Additive;
+    State => JobState: Scheduled Ready Leased Completed Dead;
+    Strategy => BackoffStrategy: Exponential Linear Fixed Fibonacci List;
+    View => View: Basic Full;
+}

@@ -1,0 +1,179 @@
+//! What is asked of jobs, and what is answered.
+
+use crate::domain::{Attempt, Delivery, Failure, JobId, Lease, Outcome, Progress, QueueName, Spec, State, Timestamp};
+use crate::queue::{Handover, Notifier, Refusal};
+use std::{sync::Arc, time::Duration};
+
+// ---- enqueue ----
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    pub id: JobId,
+    pub deduplicated: bool,
+    pub state: State,
+    pub run_at: Option<Timestamp>,
+}
+
+// ---- claim ----
+
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// In this order; each queue may give `first` jobs before any gives more.
+    pub shares: Vec<Share>,
+    pub max_jobs: usize,
+    pub max_bytes: usize,
+    /// None: the queue's.
+    pub lease_duration: Option<Duration>,
+    pub worker_id: String,
+    /// Empty: none.
+    pub request_id: String,
+    pub settle: Settlements,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub queue: QueueName,
+    pub first: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Claimed {
+    pub now: Timestamp,
+    pub jobs: Handover,
+    pub settled: Settled,
+    /// With no jobs: why, one for each queue asked.
+    pub idle: Vec<Idle>,
+    /// Which answer this is; a later one may hand out the same leases again.
+    pub answer: u64,
+}
+
+impl Claimed {
+    /// From here on its jobs return, unless they are delivered.
+    pub(crate) fn guard(&mut self, request_id: &str, notifier: &Arc<Notifier>) {
+        self.jobs.guard(self.answer, request_id, self.now, notifier.clone());
+    }
+}
+
+/// A job on its way to a worker.
+#[derive(Clone, Debug)]
+pub struct Delivered {
+    pub queue: QueueName,
+    pub spec: Spec,
+    pub progress: Progress,
+    pub delivery: Delivery,
+    pub last_failure: Option<Failure>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    pub queue: QueueName,
+    pub reason: IdleReason,
+    /// When asking again makes sense.
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleReason {
+    Draining,
+    NoSuchQueue,
+    Paused,
+    BreakerOpen,
+    Limited,
+    NotDue,
+    Empty,
+}
+
+// ---- settle ----
+
+#[derive(Clone, Debug, Default)]
+pub struct Settlements {
+    pub acks: Vec<Ack>,
+    pub nacks: Vec<Nack>,
+    pub extends: Vec<Extend>,
+}
+
+impl Settlements {
+    /// About what it takes of memory.
+    pub fn bytes(&self) -> usize {
+        let acks = self.acks.iter().map(|ack| ack.note.len() + ack.result.len());
+        let nacks = self.nacks.iter().map(|nack| nack.outcome.bytes() + nack.checkpoint.len());
+        let extends = self.extends.iter().map(|extend| extend.checkpoint.len());
+        acks.chain(nacks).chain(extends).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.acks.is_empty() && self.nacks.is_empty() && self.extends.is_empty()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Ack {
+    pub lease: Lease,
+    pub note: String,
+    pub result: bytes::Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct Nack {
+    pub lease: Lease,
+    pub outcome: Outcome,
+    /// Empty: keeps the earlier one.
+    pub checkpoint: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Extend {
+    pub lease: Lease,
+    /// None: the lease's own.
+    pub duration: Option<Duration>,
+    /// Empty: keeps the earlier one.
+    pub checkpoint: String,
+}
+
+/// One result for each item, in the order of the call.
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    pub acks: Vec<Result<Acked, Refusal>>,
+    pub nacks: Vec<Result<Attempt, Refusal>>,
+    pub extends: Vec<Result<Extended, Refusal>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// It was removed before, or is kept and was completed by this very lease.
+    pub already_gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extended {
+    pub expires_at: Timestamp,
+    pub cancel_requested: bool,
+}
+
+// ---- what time does ----
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// Leases made before this are left alone until `spare_until`: their workers get a chance to come back.
+    pub spare_made_before: Timestamp,
+    pub spare_until: Timestamp,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Swept {
+    pub promoted: usize,
+    pub expired: Vec<ExpiredLease>,
+    /// Dead letters that were kept for as long as their queue keeps them.
+    pub retention_expired: usize,
+    /// The same of completed jobs.
+    pub completed_removed: usize,
+    /// When the next sweep has something to do; now, if this one stopped at its bound.
+    pub next: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredLease {
+    pub queue: QueueName,
+    pub id: JobId,
+    pub attempt: Attempt,
+}

@@ -1,0 +1,251 @@
+//! What reads answer: jobs, dead letters and queues as they are, with nothing decided.
+
+use crate::domain::{
+    Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobId, Pause, Progress, QueueName, Spec, State,
+    Timestamp,
+};
+use bytes::Bytes;
+
+#[derive(Clone, Debug)]
+pub struct JobView {
+    pub queue: QueueName,
+    pub spec: Spec,
+    /// Its stored record or its result fails its checksum; only known where they were read.
+    pub corrupt: bool,
+    pub state: State,
+    /// When it became, or becomes, ready.
+    pub ready_at: Option<Timestamp>,
+    /// While LEASED: when it had become ready, which is where it would go back to.
+    pub old_place: Option<Timestamp>,
+    pub progress: Progress,
+    /// While LEASED.
+    pub delivery: Option<Delivery>,
+    pub death: Option<Death>,
+    /// While COMPLETED.
+    pub completed_at: Option<Timestamp>,
+    /// What its Ack carried, where the body was read too.
+    pub result: Bytes,
+    /// The first 10 and the last 40, whole where the failure is the first or the last.
+    pub attempts: Vec<Attempt>,
+    pub last_failure: Option<Failure>,
+    /// READY jobs that go first, counted up to a bound.
+    pub ahead: Option<Ahead>,
+    /// Of its queue; may be over.
+    pub pause: Option<Pause>,
+    /// Of its queue.
+    pub breaker: Breaker,
+}
+
+/// A breaker, and what is counted for it in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BreakerView {
+    pub breaker: Breaker,
+    /// While CLOSED: failures that count toward the threshold.
+    pub failures: u32,
+    /// While HALF_OPEN: probes whose outcome is waited for.
+    pub probes: usize,
+}
+
+/// The breakers of one queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BreakerViews {
+    pub work: BreakerView,
+    pub dead_letters: BreakerView,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    pub jobs: usize,
+    /// There are more than that.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Its place in the queue's order of death.
+    pub number: u64,
+    pub reason: DeadReason,
+    pub died_at: Timestamp,
+    pub overflow: bool,
+    /// The state of things at death.
+    pub context: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadLetterPage {
+    pub jobs: Vec<JobView>,
+    /// Where the next page begins.
+    pub next: Option<u64>,
+    /// Of the part asked for.
+    pub total: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadCounts {
+    pub queues: Vec<DeadCount>,
+    /// Of all queues asked for, on this page or not.
+    pub total: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadCount {
+    pub queue: QueueName,
+    /// Overflow included.
+    pub count: u64,
+    pub overflow: u64,
+    pub oldest: Option<Timestamp>,
+    /// Most frequent first; empty where there was no failure.
+    pub by_error_type: Vec<(String, u64)>,
+    /// Last death first.
+    pub latest: Vec<LatestDeath>,
+}
+
+impl DeadCount {
+    pub fn none(queue: QueueName) -> Self {
+        let (by_error_type, latest) = (Vec::new(), Vec::new());
+        Self { queue, count: 0, overflow: 0, oldest: None, by_error_type, latest }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatestDeath {
+    pub id: JobId,
+    pub error_type: String,
+    pub died_at: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub struct QueueView {
+    pub name: QueueName,
+    pub depths: Depths,
+    pub totals: Totals,
+    pub oldest_ready_at: Option<Timestamp>,
+    /// May be over.
+    pub pause: Option<Pause>,
+    /// Of its work.
+    pub breaker: Breaker,
+}
+
+impl QueueView {
+    /// Of a queue that has no jobs yet.
+    pub fn empty(name: QueueName) -> Self {
+        let (depths, totals) = (Depths::default(), Totals::default());
+        let breaker = Breaker::default();
+        Self { name, depths, totals, oldest_ready_at: None, pause: None, breaker }
+    }
+}
+
+/// How many jobs are in which state now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depths {
+    pub ready: u64,
+    pub scheduled: u64,
+    pub leased: u64,
+    /// Those that are kept.
+    pub completed: u64,
+    /// Overflow included.
+    pub dead: u64,
+    pub overflow: u64,
+}
+
+impl Depths {
+    /// Jobs that are not done: a completed one is among [`Totals::completed`], whether it is kept or not.
+    pub fn held(&self) -> u64 {
+        self.ready + self.scheduled + self.leased + self.dead
+    }
+
+    /// No job in any state.
+    pub fn is_empty(&self) -> bool {
+        self.held() + self.completed == 0
+    }
+
+    /// As a dead letter tells of them, with the breakers of its queue's work and of its dead letters.
+    pub(crate) fn context(&self, breakers: [BreakerState; 2]) -> Vec<(String, String)> {
+        let depths = [
+            ("ready", self.ready),
+            ("scheduled", self.scheduled),
+            ("leased", self.leased),
+            ("dead", self.dead),
+            ("overflow", self.overflow),
+        ];
+        let depths = depths.map(|(name, depth)| (name.to_owned(), depth.to_string()));
+        let [work, dead_letters] = breakers.map(|state| state.as_str().to_owned());
+        let breakers = [("queue_breaker".to_owned(), work), ("dlq_breaker".to_owned(), dead_letters)];
+        depths.into_iter().chain(breakers).collect()
+    }
+}
+
+/// Each counter once: its field, and its name where a change counts it.
+macro_rules! totals {
+    ($($(#[$doc:meta])* $field:ident $name:ident,)*) => {
+        /// Since the queue was made. What came in is what went out and what is held: enqueued + moved_in = completed + purged +
+        /// cancelled + retention_expired + moved_out + [`Depths::held`].
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Totals {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        /// Their numbers in the store.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Total {
+            $($name,)*
+        }
+
+        impl Totals {
+            /// How many counters there are.
+            pub const COUNT: usize = [$(Total::$name),*].len();
+
+            /// In the order of the fields.
+            pub fn values(&self) -> [u64; Self::COUNT] {
+                [$(self.$field),*]
+            }
+
+            /// From [`Totals::values`].
+            pub fn of([$($field),*]: [u64; Self::COUNT]) -> Self {
+                Self { $($field),* }
+            }
+        }
+    };
+}
+
+totals! {
+    enqueued Enqueued,
+    /// Counted when acked; the end of a kept one's retention counts nowhere.
+    completed Completed,
+    failed_attempts FailedAttempts,
+    retries Retries,
+    /// Jobs that succeeded after at least one retry.
+    successful_retries SuccessfulRetries,
+    /// Jobs that were retried and are finished.
+    retried_finished RetriedFinished,
+    dead_lettered DeadLettered,
+    requeued Requeued,
+    lease_expired LeaseExpired,
+    purged Purged,
+    cancelled Cancelled,
+    /// Dead letters only.
+    retention_expired RetentionExpired,
+    moved_in MovedIn,
+    moved_out MovedOut,
+}
+
+// An engine has room for all of them.
+const _: () = assert!(Totals::COUNT <= crate::store::storage::Counter::TOTALS as usize);
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        let (mut sum, other) = (self.values(), other.values());
+        for (sum, other) in sum.iter_mut().zip(other) {
+            *sum += other;
+        }
+        *self = Self::of(sum);
+    }
+}
+
+/// The counters of one queue, or of all queues that there ever were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub totals: Totals,
+    /// Jobs that are not done now, as [`Depths::held`] counts them.
+    pub held: u64,
+}

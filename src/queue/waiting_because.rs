@@ -1,0 +1,60 @@
+//! Why a job is not running now.
+
+use crate::domain::duration::human;
+use crate::domain::{Attempt, AttemptStatus, Breaker, BreakerSettings, BreakerState, Settings, State, Timestamp};
+use crate::queue::JobView;
+
+/// One sentence, naming the real reason.
+pub fn waiting_because(view: &JobView, settings: &Settings, now: Timestamp) -> String {
+    let breaker = &settings.queue(&view.queue).breaker;
+    let pause = view.pause.as_ref().filter(|pause| pause.holds(now));
+    match view.state {
+        State::Scheduled => {
+            let wait = view.ready_at.map_or_else(String::new, |at| human(at.since(now)));
+            let released = |attempt: &Attempt| attempt.status == AttemptStatus::Released;
+            if view.attempts.last().is_some_and(released) {
+                format!("it was released and is due in {wait}")
+            } else if view.progress.tries > 0 {
+                format!("its retry after attempt {} is due in {wait}", view.progress.tries)
+            } else {
+                format!("it is due in {wait}")
+            }
+        }
+        State::Ready => match (pause, view.ahead) {
+            (Some(pause), _) => format!("the queue is {pause}"),
+            _ if view.breaker.state(breaker, now) != BreakerState::Closed => held_back(&view.breaker, breaker, now),
+            (None, Some(ahead)) if ahead.more => {
+                format!("more than {} jobs of higher or equal priority go first", ahead.jobs)
+            }
+            (None, Some(ahead)) if ahead.jobs == 1 => "1 job of higher or equal priority goes first".into(),
+            (None, Some(ahead)) if ahead.jobs > 0 => {
+                format!("{} jobs of higher or equal priority go first", ahead.jobs)
+            }
+            _ => "it is next; no worker has asked for it yet".into(),
+        },
+        State::Leased => view.delivery.as_ref().map_or_else(String::new, |delivery| {
+            let worker = match delivery.worker_id.as_str() {
+                "" => "a worker without a name",
+                name => name,
+            };
+            format!("it is leased to {worker} until {}", delivery.expires_at)
+        }),
+        State::Dead => view.death.as_ref().map_or_else(String::new, |death| {
+            format!("it is dead ({}) and runs again only when it is requeued", death.reason.as_str())
+        }),
+        State::Completed if view.corrupt => "it is done, but what is kept of it is damaged on disk".into(),
+        State::Completed => "it is done".into(),
+    }
+}
+
+/// Why a READY job waits while its queue's breaker is not closed.
+fn held_back(breaker: &Breaker, settings: &BreakerSettings, now: Timestamp) -> String {
+    if let Some(forced) = &breaker.forced {
+        let reason = if forced.reason.is_empty() { "no reason given" } else { &forced.reason };
+        return format!("the queue's breaker is forced open until it is reset: {reason}");
+    }
+    match breaker.probe_at(settings, now) {
+        Some(at) => format!("the queue's breaker is open until {at}, after {}", breaker.last_error),
+        None => format!("the queue's breaker is half open and lets out only probes, after {}", breaker.last_error),
+    }
+}

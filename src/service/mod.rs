@@ -1,0 +1,58 @@
+//! What lasts longer than one call of the queue: claims that wait, streams, timers. No rule and no storage.
+
+mod claim;
+mod explain;
+mod log;
+mod operator;
+mod reminder;
+mod round_robin;
+mod sweeper;
+mod waiters;
+mod work;
+
+pub use claim::{ClaimRequest, Order};
+pub use explain::{ExplainRequest, Explained, ExplainedDelay};
+pub use log::EventLog;
+pub use reminder::Reminder;
+pub use round_robin::RoundRobin;
+pub use waiters::{Waiter, Waiters};
+pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply};
+
+use crate::domain::Limits;
+use crate::queue::{Host, Queues};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+#[derive(Debug)]
+pub struct Service<H> {
+    queues: Queues<H>,
+    waiters: Arc<Waiters>,
+    limits: Limits,
+    round_robin: round_robin::RoundRobin,
+    draining: watch::Sender<bool>,
+}
+
+impl<H: Host> Service<H> {
+    /// `waiters` are among the subscribers of the store.
+    pub fn new(queues: Queues<H>, waiters: Arc<Waiters>, limits: Limits) -> Arc<Self> {
+        let (round_robin, draining) = (Default::default(), watch::Sender::new(false));
+        Arc::new(Self { queues, waiters, limits, round_robin, draining })
+    }
+
+    pub fn queues(&self) -> &Queues<H> {
+        &self.queues
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// From now on claims find nothing, and those that wait are answered.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+}

@@ -1,0 +1,14 @@
+//! Verbs and views of the queue on the engine in memory, down to what they store.
+
+#![allow(clippy::unwrap_used, reason = "a test that unwraps nothing fails, as it should")]
+
+mod bulk;
+mod cancel;
+mod copy;
+mod enqueue;
+mod imported;
+mod jobs_fixture;
+mod list_jobs;
+mod migrate;
+mod overtaken;
+mod verify;
