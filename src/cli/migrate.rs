@@ -8,7 +8,7 @@ use crate::migrate::{self, MovedQueue, Report};
 use crate::queue::Setup;
 use crate::queue::hosts::redis::RedisStore;
 use crate::queue::hosts::sqlite::SqliteStore;
-use crate::store::redis::{self, Address};
+use crate::store::redis::{self, Access, Address};
 use crate::store::{StoreError, sqlite};
 use clap::Args;
 use std::{fmt, io, path::PathBuf, sync::Arc};
@@ -34,7 +34,7 @@ pub(super) struct MigrateArgs {
     /// Where they go: a data directory, made if need be, or an address of Redis
     #[arg(long, value_name = "PLACE")]
     to: Unread,
-    /// The configuration file, for how long keys are held and jobs kept [default: ./redrive.toml, if there is one]
+    /// The configuration file, for how long keys are held and jobs kept, and for the files of [redis] [default: ./redrive.toml, if there is one]
     #[arg(long, value_name = "FILE", env = "REDRIVE_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
     /// Go on although servers listen to that Redis: those of another database of it cannot be told apart
@@ -96,12 +96,12 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    fn parse(flag: &'static str, text: &Unread) -> Result<Self, Error> {
+    fn parse(flag: &'static str, text: &Unread, access: &Access) -> Result<Self, Error> {
         if !text.0.contains("://") {
             return Ok(Self::Directory(PathBuf::from(&text.0)));
         }
         let address = Address::parse_all([text.0.as_str()]);
-        address.map(|address| Self::Redis(Box::new(address))).map_err(|why| Error::Address(flag, why))
+        address.map(|address| Self::Redis(Box::new(address.with(access)))).map_err(|why| Error::Address(flag, why))
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -156,7 +156,9 @@ impl Opened {
 
 /// What is to be printed, and whether everything is there.
 pub(super) fn run(args: &MigrateArgs) -> Result<(String, bool), Error> {
-    let (from, to) = (Place::parse("--from", &args.from)?, Place::parse("--to", &args.to)?);
+    let config = Config::load(&Overrides { config: args.config.clone(), ..Overrides::default() })?;
+    let place = |flag, text| Place::parse(flag, text, &config.redis_access);
+    let (from, to) = (place("--from", &args.from)?, place("--to", &args.to)?);
     if from.is(&to) {
         return Err(Error::SamePlace);
     }
@@ -164,7 +166,6 @@ pub(super) fn run(args: &MigrateArgs) -> Result<(String, bool), Error> {
         // A source is never made.
         sqlite::look_for(path)?;
     }
-    let config = Config::load(&Overrides { config: args.config.clone(), ..Overrides::default() })?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let report = runtime.block_on(copy(&from, &to, args.force, &config.settings))?;
     Ok((text(&format!("{from} → {to}"), &report), report.is_whole()))

@@ -13,6 +13,8 @@ pub enum ConfigError {
     Invalid(Invalid),
     #[error("--redis (or REDRIVE_REDIS): {0}")]
     Redis(String),
+    #[error("[redis]: {0}")]
+    RedisAccess(&'static str),
     #[error("jobs are kept in one place: give either --data (or REDRIVE_DATA) or --redis (or REDRIVE_REDIS)")]
     TwoPlaces,
     #[error("the {} has no durability \"{level}\": there is {}", engine(*on_redis), Durability::RULE)]
@@ -127,8 +129,10 @@ fn masked(line: &str) -> String {
     let login = line.find("://").map(|at| at + 3);
     let login = login.and_then(|from| Some(from..from + line[from..].rfind('@')?));
     let mut secret: Vec<Range<usize>> = login.into_iter().collect();
-    for (at, word) in line.match_indices("password=") {
-        let from = at + word.len();
+    for (at, word) in line.match_indices("password") {
+        let value = line[at + word.len()..].trim_start().strip_prefix('=');
+        let Some(value) = value.map(|value| value.trim_start().trim_start_matches(['"', '\''])) else { continue };
+        let from = line.len() - value.len();
         let length = line[from..].find(['&', '"', '\'']).unwrap_or(line.len() - from);
         secret.push(from..from + length);
     }

@@ -4,7 +4,8 @@ use super::error::{ConfigError, Invalid, RawProblem};
 use super::toml_reader::{Problems, TomlReader};
 use super::{Durability, LogFormat, LogLevel, overrides::listen_address, queue};
 use crate::domain::{Limits, QueueName, QueueSettings, Settings};
-use crate::store::redis::Address;
+use crate::store::redis::connection::secret::{Credentials, Secret};
+use crate::store::redis::{Access, Address, Tls};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ const LONGEST_SHUTDOWN: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub(super) server: Server,
+    /// How to get into Redis, wherever it is.
+    pub(super) redis_access: Access,
     pub(super) settings: Settings,
 }
 
@@ -65,13 +68,14 @@ fn syntax_errors(text: &str, errors: &[toml::de::Error]) -> Vec<RawProblem> {
 
 fn read(root: &TomlReader<'_>) -> File {
     let server = root.table("server").as_ref().map(server).unwrap_or_default();
+    let redis_access = root.table("redis").as_ref().map(redis_access).unwrap_or_default();
     let built_in = QueueSettings::default();
     let defaults = match root.table("defaults") {
         Some(reader) => queue::read(&reader, &built_in),
         None => built_in,
     };
     let queues = queues(root, &defaults);
-    File { server, settings: Settings { defaults: Arc::new(defaults), queues } }
+    File { server, redis_access, settings: Settings { defaults: Arc::new(defaults), queues } }
 }
 
 fn server(reader: &TomlReader<'_>) -> Server {
@@ -95,6 +99,27 @@ fn server(reader: &TomlReader<'_>) -> Server {
         shutdown_timeout: reader.duration("shutdown_timeout", Duration::ZERO..=LONGEST_SHUTDOWN),
         log_format: reader.value_of("log_format"),
         log_level: reader.value_of("log_level"),
+    }
+}
+
+fn redis_access(reader: &TomlReader<'_>) -> Access {
+    let file = |key| {
+        reader.parsed(key, "a file in quotes", |path| match path {
+            "" => Err("must not be empty".into()),
+            path => Ok(PathBuf::from(path)),
+        })
+    };
+    if let (Some(_), Some(at)) = (reader.key_span("sentinel_password"), reader.key_span("sentinel_password_file")) {
+        reader.problems().report(at, "give either sentinel_password or sentinel_password_file");
+    }
+    let in_file = file("sentinel_password_file").map(Secret::File);
+    Access {
+        tls: Tls { ca: file("ca"), cert: file("cert"), key: file("key") },
+        password: file("password_file").map(Secret::File),
+        sentinel: Credentials {
+            user: reader.text("sentinel_user").map(Into::into),
+            password: reader.text("sentinel_password").map(|text| Secret::Text(text.into())).or(in_file),
+        },
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Jobs are kept there, and not in `data`.
     pub redis: Option<redis::Address>,
+    /// How to get into a Redis, this or another.
+    pub redis_access: redis::Access,
     pub insecure: bool,
     pub durability: Durability,
     pub shutdown_timeout: Duration,
@@ -82,12 +84,17 @@ impl Config {
 
     /// Decides from what was read; reads nothing itself.
     pub fn resolve(overrides: &Overrides, file: Option<(&Path, &str)>) -> Result<Self, ConfigError> {
-        let file::File { server, settings } = match file {
+        let file::File { server, redis_access, settings } = match file {
             Some((path, text)) => file::parse(path, text)?,
             None => file::File::default(),
         };
         let over = overrides.clone();
         let (data, redis) = place(&over, server.data, server.redis)?;
+        let redis = redis.map(|address| match address.check(&redis_access) {
+            Ok(()) => Ok(address.with(&redis_access)),
+            Err(why) => Err(ConfigError::RedisAccess(why)),
+        });
+        let redis = redis.transpose()?;
         let durability = over.durability.or(server.durability);
         let mut config = Self {
             listen: over.listen.or(server.listen).unwrap_or(DEFAULT_LISTEN),
@@ -95,6 +102,7 @@ impl Config {
             durability: level(durability, redis.is_some())?,
             data,
             redis,
+            redis_access,
             shutdown_timeout: server.shutdown_timeout.unwrap_or(DEFAULT_SHUTDOWN_TIMEOUT),
             log: Log {
                 format: over.log_format.or(server.log_format).unwrap_or_default(),

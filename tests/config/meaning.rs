@@ -3,6 +3,7 @@ use redrive::domain::{
     BreakerSettings, DeadLetterSettings, ErrorRule, Glob, Jitter, Matcher, PolicyOverride, Preset, RetryPolicy,
     StatusPattern, Strategy, Then, default_rules,
 };
+use redrive::store::redis::connection::secret::{Credentials, Secret};
 use std::{path::Path, time::Duration};
 
 const EXAMPLE: &str = r#"
@@ -262,4 +263,24 @@ fn policies_are_listed_by_name_with_those_of_their_rules() {
     let rule = Some("rules[0]: http_status=5xx".to_owned());
     let (a, b) = (Some("a".to_owned()), Some("b".to_owned()));
     assert_eq!(listed, [(None, None, 3), (a.clone(), None, 0), (a, rule, 20), (b, None, 3)]);
+}
+
+#[test]
+fn the_table_redis_has_the_files_and_logins_that_no_address_has() {
+    let file = "[server]\nredis = \"rediss+sentinel://a/mymaster\"\n\
+                [redis]\nca = \"/ca.pem\"\npassword_file = \"/pw\"\nsentinel_user = \"s\"\nsentinel_password = \"sp\"";
+    let config = parse(file).unwrap();
+    let address = config.redis.unwrap();
+    assert_eq!(address.tls.unwrap().ca.as_deref(), Some("/ca.pem".as_ref()));
+    assert_eq!(address.credentials.password, Some(Secret::File("/pw".into())));
+    let sentinel = Credentials { user: Some("s".into()), password: Some(Secret::Text("sp".into())) };
+    assert_eq!(address.sentinel_credentials, sentinel);
+    let refused =
+        |keys: &str| parse(&format!("[server]\nredis = \"redis://a\"\n[redis]\n{keys}")).unwrap_err().to_string();
+    assert_eq!(
+        refused("ca = \"/ca.pem\""),
+        "[redis]: ca, cert and key are for TLS: write rediss in place of redis in the address"
+    );
+    assert!(refused("sentinel_password = \"x\"\nsentinel_password_file = \"y\"").contains("give either"));
+    assert!(refused("cer = \"x\"").contains("did you mean \"cert\"?"));
 }

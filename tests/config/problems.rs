@@ -270,10 +270,12 @@ fn the_caret_keeps_to_the_line_and_to_its_tabs() {
 
 #[test]
 fn a_line_is_shown_without_its_passwords() {
-    let text = "[server]\nredis = \"redis://ada:pw@h:0?sentinel_password=pw&db=1\"";
-    let shown = shown(text, "redrive.toml:2:9: ");
-    let line = "\n2 | redis = \"redis://******@h:0?sentinel_password=**&db=1\"\n";
-    assert!(shown.contains(line), "{shown}");
+    let text = "[server]\nredis = \"redis://ada:pw@h:0?password=pw&db=1\"\n[redis]\nsentinel_password = \"pw\" x";
+    let lines = shown(text, "redrive.toml:4:26: ");
+    assert!(lines.contains("\n4 | sentinel_password = \"**\" x\n"), "{lines}");
+    let text = "[server]\nredis = \"redis://ada:pw@h:0?password=pw&db=1\"";
+    let lines = shown(text, "redrive.toml:2:9: ");
+    assert!(lines.contains("\n2 | redis = \"redis://******@h:0?password=**&db=1\"\n"), "{lines}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Where Redis is and how certain writes must be, as operators write it.
 
 use redrive::store::redis::connection::address::{Endpoint, Place, Tls};
-use redrive::store::redis::connection::secret::Secret;
-use redrive::store::redis::{Address, Durability};
+use redrive::store::redis::connection::secret::{Credentials, Secret};
+use redrive::store::redis::{Access, Address, Durability};
 
 fn tcp(host: &str, port: u16) -> Endpoint {
     Endpoint::Tcp { host: host.into(), port }
@@ -35,11 +35,13 @@ fn one_server() {
 #[test]
 fn tls_and_its_files() {
     assert_eq!(good("rediss://h").tls, Some(Tls::default()));
-    let files = good("rediss://h?ca=/ca.pem&cert=/c.pem&key=/k.pem").tls.unwrap();
-    assert_eq!(files.ca.as_deref(), Some(std::path::Path::new("/ca.pem")));
-    assert!(files.cert.is_some() && files.key.is_some());
-    assert!(bad("redis://h?ca=/ca.pem").contains("write rediss"));
-    assert!(bad("rediss://h?cert=/c.pem").contains("give both or neither"));
+    let files = |ca: &str| Access { tls: Tls { ca: Some(ca.into()), ..Tls::default() }, ..Access::default() };
+    assert_eq!(good("rediss://h").with(&files("/ca.pem")).tls, Some(files("/ca.pem").tls));
+    assert_eq!(good("redis://h").with(&files("/ca.pem")).tls, None);
+    assert!(good("redis://h").check(&files("/ca.pem")).unwrap_err().contains("write rediss"));
+    let half = Access { tls: Tls { cert: Some("/c.pem".into()), ..Tls::default() }, ..Access::default() };
+    assert!(good("rediss://h").check(&half).unwrap_err().contains("give both or neither"));
+    assert!(bad("rediss://h?ca=/ca.pem").contains("files are named in [redis]"));
 }
 
 #[test]
@@ -53,14 +55,16 @@ fn a_socket_of_this_machine() {
 
 #[test]
 fn sentinels_and_what_they_watch() {
-    let address = good("redis+sentinel://:pw@a,b:1,[::1]:2/mymaster/4?sentinel_password=sp");
+    let address = good("redis+sentinel://:pw@a,b:1,[::1]:2/mymaster/4");
     let sentinels = vec![tcp("a", 26379), tcp("b", 1), tcp("::1", 2)];
     assert_eq!(address.place, Place::Sentinel { sentinels, name: "mymaster".into() });
     assert_eq!(address.db, 4);
-    assert_eq!(address.sentinel_credentials.password, Some(Secret::Text("sp".into())));
+    let login = Credentials { user: None, password: Some(Secret::Text("sp".into())) };
+    let access = Access { sentinel: login.clone(), ..Access::default() };
+    assert_eq!(address.with(&access).sentinel_credentials, login);
     assert!(good("rediss+sentinel://a/m").tls.is_some());
     assert!(bad("redis+sentinel://a:1,b:2").contains("/mymaster"));
-    assert!(bad("redis://a?sentinel_password=x").contains("redis+sentinel://"));
+    assert!(good("redis://a").check(&access).unwrap_err().contains("redis+sentinel://"));
 }
 
 #[test]
@@ -89,17 +93,15 @@ fn what_is_wrong_is_said() {
     assert!(bad("redis://h/1/2").contains("more than a database"));
     assert!(bad("redis://h?timeout=3").contains("unknown option \"timeout\"; there are user,"));
     assert!(bad("redis://h?db=").contains("has no value"));
-    assert!(bad("redis://ada@h").contains("a user without a password"));
+    let unnamed = good("redis://ada@h").check(&Access::default());
+    assert!(unnamed.unwrap_err().contains("a user without a password"));
     assert_eq!(Address::parse_all([]).unwrap_err(), "name at least one server");
 }
 
 #[test]
 fn a_password_is_never_shown() {
-    let all = [
-        "redis://ada:hunter2@h:1/2",
-        "redis+sentinel://ada:hunter2@h/m?sentinel_user=s&sentinel_password=hunter2",
-        "redis+unix:///s?user=ada&password=hunter2",
-    ];
+    let all =
+        ["redis://ada:hunter2@h:1/2", "redis+sentinel://ada:hunter2@h/m", "redis+unix:///s?user=ada&password=hunter2"];
     for text in all {
         let address = good(text);
         let shown = format!("{address} {address:?} {:?}", address.credentials);

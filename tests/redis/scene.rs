@@ -3,7 +3,7 @@
 use crate::servers::until;
 use redis::Value;
 use redrive::store::redis::connection::{ConnectionOptions, Redis, Script};
-use redrive::store::redis::{Address, Durability};
+use redrive::store::redis::{Access, Address, Durability};
 use redrive::store::{Health, StoreError};
 use std::{sync::LazyLock, time::Duration};
 
@@ -47,7 +47,14 @@ pub(crate) async fn open(address: &str, options: &ConnectionOptions) -> Redis {
 }
 
 pub(crate) async fn try_open(address: &str, options: &ConnectionOptions) -> Result<Redis, StoreError> {
-    Redis::open(&Address::parse_all([address]).unwrap(), options).await
+    try_open_with(address, &Access::default(), options).await
+}
+
+/// With what the operator's table `[redis]` says.
+pub(crate) async fn try_open_with(
+    address: &str, access: &Access, options: &ConnectionOptions,
+) -> Result<Redis, StoreError> {
+    Redis::open(&Address::parse_all([address]).unwrap().with(access), options).await
 }
 
 /// Counts one up in `key`.

@@ -1,7 +1,9 @@
 //! What is found out before the first job.
 
-use crate::scene::{open, options, try_open};
+use crate::scene::{open, options, try_open, try_open_with};
 use crate::servers::{Kind, Launch, Server, WallClock, until};
+use redrive::store::redis::Access;
+use redrive::store::redis::connection::secret::Secret;
 use redrive::store::redis::connection::{PreflightError, Warning};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,8 +41,9 @@ async fn a_wrong_password_is_refused_without_being_shown() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("password");
     std::fs::write(&file, "right\n").unwrap();
-    let kept = format!("redis://127.0.0.1:{}?password_file={}", server.port, file.display());
-    open(&kept, &options()).await;
+    let access = Access { password: Some(Secret::File(file)), ..Access::default() };
+    let address = format!("redis://127.0.0.1:{}", server.port);
+    try_open_with(&address, &access, &options()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,6 +20,7 @@ pub use clock::TimeSource;
 pub use membership::Digest;
 pub use pubsub::Hint;
 
+pub use connection::address::{Access, Tls};
 pub use connection::{Address, PreflightError, PreflightReport, Task, durability::Durability};
 
 use super::{Result, StoreError};

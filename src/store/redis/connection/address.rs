@@ -19,7 +19,7 @@ const SENTINEL_PORT: u16 = 26379;
 const DATABASES_MAX: u32 = 65_535;
 
 /// What may stand behind the `?`, as `name=value`.
-pub const OPTIONS: &str = "user, password, password_file, db, sentinel_user, sentinel_password, ca, cert, key";
+pub const OPTIONS: &str = "user, password, db";
 
 /// Where Redis is, and how to get in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,14 @@ pub struct Tls {
     pub ca: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
+}
+
+/// What an operator does not write into an address: the table `[redis]` of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    pub tls: Tls,
+    pub password: Option<Secret>,
+    pub sentinel: Credentials,
 }
 
 impl Address {
@@ -95,6 +103,39 @@ impl Address {
         all.try_fold(first, |all, next| all.and(next?))
     }
 
+    /// With what there is for its kind: files where it has TLS, the login of sentinels where it has some.
+    pub fn with(mut self, access: &Access) -> Self {
+        if let Some(tls) = &mut self.tls {
+            tls.clone_from(&access.tls);
+        }
+        if let Place::Sentinel { .. } = self.place {
+            self.sentinel_credentials.clone_from(&access.sentinel);
+        }
+        self.credentials.password = self.credentials.password.or_else(|| access.password.clone());
+        self
+    }
+
+    /// What of it this address has no use for, and what else is wrong with the two.
+    pub fn check(&self, access: &Access) -> Result<(), &'static str> {
+        let Tls { ca, cert, key } = &access.tls;
+        if cert.is_some() != key.is_some() {
+            return Err("cert and key belong together: give both or neither");
+        }
+        if self.tls.is_none() && (ca.is_some() || cert.is_some()) {
+            return Err("ca, cert and key are for TLS: write rediss in place of redis in the address");
+        }
+        if access.sentinel != Credentials::default() && !matches!(self.place, Place::Sentinel { .. }) {
+            return Err("sentinel_user and the passwords of sentinels are for redis+sentinel://");
+        }
+        if access.password.is_some() && self.credentials.password.is_some() {
+            return Err("the address and password_file both give a password");
+        }
+        if self.credentials.user.is_some() && self.credentials.password.is_none() && access.password.is_none() {
+            return Err("there is a user without a password");
+        }
+        Ok(())
+    }
+
     fn of_place(place: Place) -> Self {
         let (credentials, sentinel_credentials) = Default::default();
         Self { place, credentials, sentinel_credentials, db: 0, tls: None }
@@ -108,9 +149,7 @@ impl Address {
                 .into());
         }
         if self.tls != other.tls {
-            return Err("all servers of a Cluster are reached in the same way: with TLS or \
-                        without, and with the same files"
-                .into());
+            return Err("all servers of a Cluster are reached in the same way: with TLS or without".into());
         }
         if other.credentials != Credentials::default() && self.credentials != other.credentials {
             return Err("all servers of a Cluster take the same user and password".into());
@@ -125,19 +164,11 @@ impl Address {
         if value.is_empty() {
             return Err(format!("the option {name:?} has no value"));
         }
-        let tls = self.tls.as_mut();
-        let needs_tls = || format!("the option {name} is for TLS: write rediss in place of redis");
         match name {
             "user" => self.credentials.user = Some(value),
             "password" => self.credentials.password = Some(Secret::Text(value)),
-            "password_file" => self.credentials.password = Some(Secret::File(value.into())),
             "db" => self.db = database(&value)?,
-            "sentinel_user" => self.sentinel_credentials.user = Some(value),
-            "sentinel_password" => self.sentinel_credentials.password = Some(Secret::Text(value)),
-            "ca" => tls.ok_or_else(needs_tls)?.ca = Some(value.into()),
-            "cert" => tls.ok_or_else(needs_tls)?.cert = Some(value.into()),
-            "key" => tls.ok_or_else(needs_tls)?.key = Some(value.into()),
-            _ => return Err(format!("unknown option {name:?}; there are {OPTIONS}")),
+            _ => return Err(format!("unknown option {name:?}; there are {OPTIONS}; files are named in [redis]")),
         }
         Ok(())
     }
@@ -150,15 +181,6 @@ impl Address {
             if servers.iter().any(|server| matches!(server, Endpoint::Unix(_))) {
                 return Err("the servers of a Cluster are reached by host and port".into());
             }
-        }
-        if self.credentials.user.is_some() && self.credentials.password.is_none() {
-            return Err("there is a user without a password".into());
-        }
-        if self.tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
-            return Err("cert and key belong together: give both or neither".into());
-        }
-        if self.sentinel_credentials != Credentials::default() && !matches!(self.place, Place::Sentinel { .. }) {
-            return Err("sentinel_user and sentinel_password are for redis+sentinel://".into());
         }
         Ok(self)
     }

@@ -108,6 +108,9 @@ impl Cluster {
         for endpoint in known.into_iter().chain(unknown) {
             match self.ask(&endpoint).await {
                 Ok(owners) => {
+                    for why in failures {
+                        tracing::debug!("a server of the Cluster does not say which slots there are: {why}");
+                    }
                     self.replace(owners);
                     return Ok(());
                 }

@@ -179,6 +179,8 @@ async fn supervise(shared: Arc<Shared>) {
                 tries += 1;
                 if tries == 1 || tries % 60 == 0 {
                     tracing::warn!(tries, "Redis cannot be reached: {why}");
+                } else {
+                    tracing::debug!(tries, "Redis cannot be reached: {why}");
                 }
                 shared.state.send_replace(State::Down { why, tries });
                 sleep(pause(tries, env::random())).await;
@@ -223,9 +225,11 @@ impl Shared {
         ticks.tick().await;
         for beat in 1.. {
             ticks.tick().await;
-            // Silence is counted by the connection itself: once is nothing.
-            if let Err(Unusable::No(why)) = self.look(connection).await {
-                return format!("Redis at {}: {why}", connection.endpoint);
+            match self.look(connection).await {
+                Ok(()) => {}
+                Err(Unusable::No(why)) => return format!("Redis at {}: {why}", connection.endpoint),
+                // Silence is counted by the connection itself: once is nothing.
+                Err(Unusable::Silent(why)) => tracing::debug!("a heartbeat was not answered: {why}"),
             }
             if beat % ASK_SENTINELS_EVERY == 0
                 && let Some(other) = self.finder.other_primary(&self.connector, &connection.endpoint).await

@@ -36,7 +36,10 @@ impl Finder {
     /// The primary that most of all sentinels agree on, if it is not this one.
     pub(super) async fn other_primary(&self, connector: &Connector, this: &Endpoint) -> Option<Endpoint> {
         let Self::Sentinel { sentinels, name, credentials } = self else { return None };
-        let (most, _) = votes(connector, sentinels, name, credentials).await;
+        let (most, failures) = votes(connector, sentinels, name, credentials).await;
+        for why in failures {
+            tracing::debug!("a sentinel does not name the primary of {name:?}: {why}");
+        }
         let (other, votes) = most?;
         (other != *this && votes > sentinels.len() / 2).then_some(other)
     }

@@ -132,7 +132,7 @@ fn roots(files: &Tls) -> Result<RootCertStore, String> {
     match (added, &files.ca) {
         (1.., _) => Ok(roots),
         (_, Some(ca)) => Err(unreadable(ca, &"no certificate that can be used")),
-        (_, None) => Err("this system trusts no certificates: name yours with ca=FILE".into()),
+        (_, None) => Err("this system trusts no certificates: name yours with ca in [redis]".into()),
     }
 }
 

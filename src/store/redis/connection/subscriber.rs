@@ -49,6 +49,7 @@ async fn listen(servers: Servers, connector: Arc<Connector>, pattern: String, se
             Ok(messages) => {
                 tries = 0;
                 pass_on(messages, &sender).await;
+                tracing::debug!("the subscription to hints of other servers has ended, and is made anew");
             }
             Err(why) => tracing::debug!("cannot subscribe to Redis: {why}"),
         }
@@ -79,6 +80,9 @@ async fn pass_on(mut messages: PubSub, sender: &mpsc::Sender<PubSubEvent>) {
         }
         let Some(message) = messages.next().await else { return };
         let (channel, payload) = (message.get_channel_name().into(), message.get_payload_bytes().into());
-        missed |= sender.try_send(PubSubEvent::Message { channel, payload }).is_err();
+        if let Err(error) = sender.try_send(PubSubEvent::Message { channel, payload }) {
+            tracing::debug!("a hint of another server is dropped: {error}");
+            missed = true;
+        }
     }
 }
