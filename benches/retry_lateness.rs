@@ -22,7 +22,7 @@ async fn main() {
         max_retries: Some(1000),
         strategy: pb::BackoffStrategy::Fixed.into(),
         base_delay: Some(Duration::from_millis(60).try_into().expect("it fits")),
-        jitter: pb::Jitter::Equal.into(),
+        jitter: pb::JitterKind::Equal.into(),
         ..Default::default()
     };
     let job = pb::EnqueueRequest {

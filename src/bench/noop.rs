@@ -97,7 +97,7 @@ impl Noop {
         pb::SettleResponse {
             acks: request.acks.iter().map(ack).collect(),
             nacks: request.nacks.iter().map(nack).collect(),
-            extends: Vec::new(),
+            extensions: Vec::new(),
         }
     }
 

@@ -87,9 +87,9 @@ impl<H: Host> QueueService for QueueApi<H> {
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> Reply<pb::ExtendResponse> {
         let extend = convert::extend(self.service.limits(), None, request.into_inner())?;
         record_lease(&extend.lease);
-        let settle = Settlements { extends: vec![extend], ..Settlements::default() };
+        let settle = Settlements { extensions: vec![extend], ..Settlements::default() };
         let reply = self.service.queues().settle(settle).await?;
-        Ok(Response::new(convert::extended(only(reply.extends)?)))
+        Ok(Response::new(convert::extended(only(reply.extensions)?)))
     }
 
     async fn settle(&self, request: Request<pb::SettleRequest>) -> Reply<pb::SettleResponse> {

@@ -112,7 +112,7 @@ impl Call {
             (Verb::Settle(items), Verb::Settle(more)) => {
                 items.acks.extend(more.acks);
                 items.nacks.extend(more.nacks);
-                items.extends.extend(more.extends);
+                items.extensions.extend(more.extensions);
             }
             _ => {}
         }
@@ -122,13 +122,13 @@ impl Call {
     pub fn parts(&self) -> Parts {
         match &self.verb {
             Verb::Enqueue(jobs) => Parts([jobs.len(), 0, 0]),
-            Verb::Settle(items) => Parts([items.acks.len(), items.nacks.len(), items.extends.len()]),
+            Verb::Settle(items) => Parts([items.acks.len(), items.nacks.len(), items.extensions.len()]),
             _ => Parts([0; 3]),
         }
     }
 }
 
-/// Jobs; or acks, nacks and extends.
+/// Jobs; or acks, nacks and extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts([usize; 3]);
 
@@ -143,11 +143,11 @@ impl Answer {
             }
             Self::Settle(all) => {
                 let (mut acks, mut nacks) = (all.acks.into_iter(), all.nacks.into_iter());
-                let mut extends = all.extends.into_iter();
+                let mut extensions = all.extensions.into_iter();
                 let own = |Parts([a, n, e]): &Parts| Settled {
                     acks: acks.by_ref().take(*a).collect(),
                     nacks: nacks.by_ref().take(*n).collect(),
-                    extends: extends.by_ref().take(*e).collect(),
+                    extensions: extensions.by_ref().take(*e).collect(),
                 };
                 parts.iter().map(own).map(Self::Settle).collect()
             }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Items of one batch.
 const BATCH_MAX: usize = 500;
 
-/// Ends or prolongs leases, in the order acks, nacks, extends.
+/// Ends or prolongs leases, in the order acks, nacks, extensions.
 pub(crate) async fn settle<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, items: Settlements) -> Result<Settled> {
     let mut begun = false;
     let settled = settle_all(store, cx, &items, &mut begun).await;
@@ -33,9 +33,9 @@ pub(crate) async fn settle<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, 
 
 /// `begun`: a batch was applied.
 async fn settle_all<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, Settlements { acks, nacks, extends }: &Settlements, begun: &mut bool,
+    store: &mut S, cx: &mut CallContext<'_>, Settlements { acks, nacks, extensions }: &Settlements, begun: &mut bool,
 ) -> Result<Settled> {
-    let (mut acked, mut nacked, mut extended) = (unanswered(acks), unanswered(nacks), unanswered(extends));
+    let (mut acked, mut nacked, mut extended) = (unanswered(acks), unanswered(nacks), unanswered(extensions));
     for batch in batches(acks, |ack| &ack.lease) {
         ack_batch(store, cx, batch, &mut acked).await?;
         *begun = true;
@@ -44,11 +44,11 @@ async fn settle_all<S: Storage>(
         nack_batch(store, cx, batch, &mut nacked).await?;
         *begun = true;
     }
-    for batch in batches(extends, |extend| &extend.lease) {
+    for batch in batches(extensions, |extend| &extend.lease) {
         extend::extend_batch(store, cx, batch, &mut extended).await?;
         *begun = true;
     }
-    Ok(Settled { acks: all(acked)?, nacks: all(nacked)?, extends: all(extended)? })
+    Ok(Settled { acks: all(acked)?, nacks: all(nacked)?, extensions: all(extended)? })
 }
 
 /// Items in batches of one queue, each with its place in the call. A job that comes twice is in a later batch: fences look

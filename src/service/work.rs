@@ -307,11 +307,11 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
         &mut self, answers: Vec<Expected<T>>, mut settled: Settled, reply: Option<WorkReply<T>>,
     ) -> Result<(), End<E>> {
         let mut replies: Vec<WorkReply<T>> = Vec::with_capacity(answers.len() + 1);
-        for Expected { tag, acks, nacks, extends } in answers {
+        for Expected { tag, acks, nacks, extensions } in answers {
             let part = Settled {
                 acks: settled.acks.drain(..acks).collect(),
                 nacks: settled.nacks.drain(..nacks).collect(),
-                extends: settled.extends.drain(..extends).collect(),
+                extensions: settled.extensions.drain(..extensions).collect(),
             };
             let settled = Some((tag, part));
             replies.push(WorkReply { settled, ..self.empty() });

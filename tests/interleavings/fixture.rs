@@ -167,13 +167,13 @@ pub(crate) const SETTLING: [Named; 8] = [
     ("release", |fixture| nack_of(fixture.lease.clone(), Outcome::Released { retry_after: None })),
     ("extend", |fixture| {
         let (lease, duration) = (fixture.lease.clone(), Some(Duration::from_secs(60)));
-        let extends = vec![Extend { lease, duration, checkpoint: String::new() }];
-        Verb::Settle(Settlements { extends, ..Settlements::default() })
+        let extensions = vec![Extend { lease, duration, checkpoint: String::new() }];
+        Verb::Settle(Settlements { extensions, ..Settlements::default() })
     }),
     ("checkpoint", |fixture| {
         let (lease, checkpoint) = (fixture.lease.clone(), "half".to_owned());
-        let extends = vec![Extend { lease, duration: None, checkpoint }];
-        Verb::Settle(Settlements { extends, ..Settlements::default() })
+        let extensions = vec![Extend { lease, duration: None, checkpoint }];
+        Verb::Settle(Settlements { extensions, ..Settlements::default() })
     }),
     ("sweep", |_| {
         let never = Timestamp::default();

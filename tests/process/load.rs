@@ -183,7 +183,7 @@ impl Caller {
         let request = SettleRequest {
             acks: done.iter().map(ack).collect(),
             nacks: failed.iter().map(|job| self.failure(job)).collect(),
-            extends: Vec::new(),
+            extensions: Vec::new(),
         };
         for job in done {
             self.ledger.settling(&job.job_id, &job.lease, true);

@@ -6,8 +6,8 @@ use crate::server::{Launch, Server, config_file, scratch};
 use crate::servers::{self, Kind, until};
 use redrive::grpc::pb::{
     AckRequest, Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, DeadLetter, EnqueueBatchRequest,
-    EnqueueRequest, Failure, GetJobRequest, JobInfo, JobState, ListDeadLettersRequest, ListJobsRequest,
-    ListQueuesRequest, NackKind, NackRequest, PauseQueueRequest, Queue, SetBreakerRequest, View,
+    EnqueueRequest, Failure, GetJobRequest, JobInfo, JobState, JobView, ListDeadLettersRequest, ListJobsRequest,
+    ListQueuesRequest, NackKind, NackRequest, PauseQueueRequest, QueueInfo, SetBreakerRequest,
 };
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -118,14 +118,14 @@ async fn seen(server: &Server) -> Seen {
             info.waiting_because.clear();
             jobs.push(info);
         }
-        let list = ListDeadLettersRequest { queue: name, view: View::Full.into(), ..Default::default() };
+        let list = ListDeadLettersRequest { queue: name, view: JobView::Full.into(), ..Default::default() };
         dead.extend(queue.list_dead_letters(list).await.unwrap().into_inner().dead_letters);
     }
     let breakers = queue.breaker_status(BreakerStatusRequest::default()).await.unwrap();
     let mut breakers = breakers.into_inner().breakers;
     // What is counted toward a threshold does not come along.
     breakers.iter_mut().for_each(|breaker| breaker.failure_count = 0);
-    let pause = |queue: &Queue| format!("{} {:?} {}", queue.paused, queue.paused_until, queue.paused_reason);
+    let pause = |queue: &QueueInfo| format!("{} {:?} {}", queue.paused, queue.paused_until, queue.paused_reason);
     let queues = queues.iter().map(|queue| (queue.name.clone(), pause(queue))).collect();
     Seen { jobs, dead, breakers, queues }
 }

@@ -3,8 +3,8 @@
 use crate::requests::{ack, claim, job, seconds};
 use crate::server::{Launch, Server, config_file, scratch};
 use redrive::grpc::pb::{
-    Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, Failure, Idle, IdleReason,
-    ListQueuesRequest, NackRequest, PauseQueueRequest, Queue, ResetBreakerRequest, SetBreakerRequest,
+    Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, Failure, IdleReason, ListQueuesRequest,
+    NackRequest, PauseQueueRequest, QueueIdle, QueueInfo, ResetBreakerRequest, SetBreakerRequest,
 };
 
 /// One failure opens a breaker; that of `probing` is half open at once. No retry becomes due meanwhile.
@@ -30,14 +30,14 @@ async fn fail_one(server: &Server, name: &str) {
     assert_eq!(answer.queue_breaker(), BreakerState::Open, "{name}");
 }
 
-async fn idle(server: &Server, name: &str) -> Idle {
+async fn idle(server: &Server, name: &str) -> QueueIdle {
     let reply = server.queue().await.claim(claim(name)).await.unwrap().into_inner();
     assert_eq!(reply.jobs, [], "{name}");
     reply.idle.into_iter().next().unwrap()
 }
 
 /// All that is kept of the breakers and the queues.
-async fn seen(server: &Server) -> (Vec<Breaker>, Vec<Queue>) {
+async fn seen(server: &Server) -> (Vec<Breaker>, Vec<QueueInfo>) {
     let breakers = server.queue().await.breaker_status(BreakerStatusRequest::default()).await;
     let queues = server.admin().await.list_queues(ListQueuesRequest::default()).await;
     let mut queues = queues.unwrap().into_inner().queues;

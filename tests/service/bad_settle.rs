@@ -121,11 +121,11 @@ async fn what_a_settlement_carries_is_bounded() {
 #[tokio::test]
 async fn a_settle_has_at_most_a_thousand_items_and_four_mebibytes() {
     let scene = Scene::set().await;
-    let field = "acks, nacks and extends";
+    let field = "acks, nacks and extensions";
     let many = pb::SettleRequest {
         acks: vec![ack(&scene.lease); 400],
         nacks: vec![nack(&scene.lease, "E"); 400],
-        extends: vec![extend(&scene.lease); 201],
+        extensions: vec![extend(&scene.lease); 201],
     };
     scene.refuses_fields(scene.server.settle(many.clone()), &[field]).await;
     let within = pb::ClaimRequest { settle: Some(many), ..claim("q") };

@@ -13,7 +13,7 @@ async fn keeping() -> Server {
     Server::with(Setup { defaults, ..Setup::default() }).await
 }
 
-fn listed(queue: &str, view: pb::View) -> pb::ListJobsRequest {
+fn listed(queue: &str, view: pb::JobView) -> pb::ListJobsRequest {
     let state = pb::JobState::Completed.into();
     pb::ListJobsRequest { queue: queue.into(), state, view: view.into(), ..Default::default() }
 }
@@ -47,9 +47,9 @@ async fn a_job_that_is_done_shows_its_result_and_how_it_came_to_it() {
     assert_eq!((shown.lease.as_str(), shown.attempt, shown.deliveries), ("", 1, 1));
     assert_eq!((info.run_at, info.dead_reason()), (None, pb::DeadReason::Unspecified));
 
-    let full = inner(server.admin().list_jobs(listed("q", pb::View::Full)).await).unwrap();
+    let full = inner(server.admin().list_jobs(listed("q", pb::JobView::Full)).await).unwrap();
     assert_eq!(full.jobs, std::slice::from_ref(&info));
-    let basic = inner(server.admin().list_jobs(listed("q", pb::View::Basic)).await).unwrap();
+    let basic = inner(server.admin().list_jobs(listed("q", pb::JobView::Basic)).await).unwrap();
     let mut expected = info;
     expected.attempts.clear();
     expected.result.clear();
@@ -99,7 +99,7 @@ async fn it_counts_as_completed_and_not_as_held_before_and_after_it_goes() {
     assert_balanced(&before);
     assert_eq!((before.enqueued, before.completed, before.held), (3, 2, 1));
     server.pass(KEPT).await;
-    let list = inner(server.admin().list_jobs(listed("q", pb::View::Basic)).await).unwrap();
+    let list = inner(server.admin().list_jobs(listed("q", pb::JobView::Basic)).await).unwrap();
     assert!(list.jobs.is_empty());
     assert_eq!(server.stats("q").await.unwrap(), before);
 }

@@ -11,7 +11,7 @@ fn list(queue: &str) -> pb::ListDeadLettersRequest {
 }
 
 fn full(queue: &str) -> pb::ListDeadLettersRequest {
-    pb::ListDeadLettersRequest { view: pb::View::Full.into(), ..list(queue) }
+    pb::ListDeadLettersRequest { view: pb::JobView::Full.into(), ..list(queue) }
 }
 
 /// A failure with everything in it, told apart by its number.
@@ -99,7 +99,7 @@ async fn a_basic_view_leaves_out_what_is_large() {
     let server = Server::start().await;
     failed_four_times(&server).await;
     let everything = server.list_dead(full("q")).await.unwrap().dead_letters.remove(0);
-    for view in [pb::View::Unspecified, pb::View::Basic] {
+    for view in [pb::JobView::Unspecified, pb::JobView::Basic] {
         let request = pb::ListDeadLettersRequest { view: view.into(), ..list("q") };
         let basic = server.list_dead(request).await.unwrap().dead_letters.remove(0);
         let mut expected = everything.clone();

@@ -12,7 +12,7 @@ fn exponential() -> pb::RetryPolicy {
         base_delay: time(1, 0),
         factor: Some(2.0),
         max_delay: time(30, 0),
-        jitter: pb::Jitter::None.into(),
+        jitter: pb::JitterKind::None.into(),
         ..Default::default()
     }
 }
@@ -56,7 +56,7 @@ async fn a_job_that_always_fails_is_tried_four_times_and_dies() {
 
 #[tokio::test]
 async fn the_delays_chosen_are_those_that_explain_policy_shows() {
-    use pb::{BackoffStrategy as Strategy, Jitter};
+    use pb::{BackoffStrategy as Strategy, JitterKind as Jitter};
     let server = Server::with(unguarded(Default::default())).await;
     let strategies = [Strategy::Exponential, Strategy::Linear, Strategy::Fixed, Strategy::Fibonacci, Strategy::List];
     let jitters = [
@@ -100,7 +100,7 @@ async fn holds_to_its_explanation(server: &Server, policy: pb::RetryPolicy) {
         let delay = long(server.nack(nack(&lease, "E")).await.unwrap().delay);
         let (least, most) = (long(row.min), long(row.max));
         assert!((least..=most).contains(&delay), "{delay} {row:?} {policy:?}");
-        if policy.jitter() == pb::Jitter::None {
+        if policy.jitter() == pb::JitterKind::None {
             assert_eq!(delay, long(row.delay));
         }
         total += delay;

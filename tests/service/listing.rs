@@ -70,7 +70,7 @@ async fn a_full_view_shows_what_looking_at_each_job_shows() {
     server.pass(Duration::from_secs(10)).await;
     server.enqueue(job_of("q", "y")).await.unwrap();
     server.take("q").await;
-    let full = pb::ListJobsRequest { view: pb::View::Full.into(), ..of("q") };
+    let full = pb::ListJobsRequest { view: pb::JobView::Full.into(), ..of("q") };
     let page = list(&server, full).await.unwrap();
     assert_eq!(page.jobs.len(), 2);
     for info in &page.jobs {
@@ -78,7 +78,7 @@ async fn a_full_view_shows_what_looking_at_each_job_shows() {
         assert_eq!(*info, server.get_job(id).await.unwrap());
         assert!(info.job.as_ref().unwrap().lease.is_empty());
     }
-    for view in [pb::View::Unspecified, pb::View::Basic] {
+    for view in [pb::JobView::Unspecified, pb::JobView::Basic] {
         let request = pb::ListJobsRequest { view: view.into(), ..of("q") };
         let basic = list(&server, request).await.unwrap();
         let mut expected = page.clone();
@@ -131,7 +131,7 @@ async fn a_page_of_large_jobs_is_short() {
         let large = pb::EnqueueRequest { body: text(&"x".repeat(40_000)), ..job_of("q", id) };
         server.enqueue(large).await.unwrap();
     }
-    let full = pb::ListJobsRequest { view: pb::View::Full.into(), ..of("q") };
+    let full = pb::ListJobsRequest { view: pb::JobView::Full.into(), ..of("q") };
     let page = list(&server, full.clone()).await.unwrap();
     assert!(page.encoded_len() <= 100_000 && page.jobs.len() == 2);
     assert_eq!(pages(&server, full).await.concat(), ["a", "b", "c", "d"]);
@@ -197,7 +197,7 @@ async fn bad_lists_are_refused_field_by_field() {
     ] {
         scene.refuses_fields(list(server, request), fields).await;
     }
-    let full = pb::ListJobsRequest { view: pb::View::Full.into(), ..of("q") };
+    let full = pb::ListJobsRequest { view: pb::JobView::Full.into(), ..of("q") };
     for same in [of("q"), full] {
         assert_eq!(list(server, with_token(&token, same)).await.unwrap().jobs.len(), 4);
     }

@@ -18,7 +18,7 @@ pub(crate) struct Scene {
 /// All that can be seen of the scene.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    queues: Vec<pb::Queue>,
+    queues: Vec<pb::QueueInfo>,
     jobs: Vec<pb::JobInfo>,
 }
 

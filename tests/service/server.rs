@@ -191,7 +191,7 @@ impl Server {
         Ok(reply.info.expect("an answer has its job"))
     }
 
-    pub(crate) async fn list_queues(&self) -> Vec<pb::Queue> {
+    pub(crate) async fn list_queues(&self) -> Vec<pb::QueueInfo> {
         let request = pb::ListQueuesRequest::default();
         inner(self.admin().list_queues(request).await).unwrap().queues
     }

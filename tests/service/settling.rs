@@ -30,11 +30,11 @@ fn told(reply: &pb::SettleResponse) -> [Vec<String>; 3] {
         nack_result::Outcome::Ok(ok) => format!("ok {}", ok.attempt),
         nack_result::Outcome::Error(e) => error(e),
     });
-    let extends = reply.extends.iter().map(|result| match result.outcome.as_ref().unwrap() {
+    let extensions = reply.extensions.iter().map(|result| match result.outcome.as_ref().unwrap() {
         extend_result::Outcome::Ok(_) => "ok".into(),
         extend_result::Outcome::Error(e) => error(e),
     });
-    [acks.collect(), nacks.collect(), extends.collect()]
+    [acks.collect(), nacks.collect(), extensions.collect()]
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn each_item_is_answered_for_itself_and_in_order() {
     let settle = pb::SettleRequest {
         acks: vec![ack("rubbish"), ack(&leases[0]), ack(&gone), ack(&leases[1])],
         nacks: vec![nack(&leases[2], "E"), nack(&leases[3], ""), nack(&gone, "E")],
-        extends: vec![
+        extensions: vec![
             extend(&gone),
             extend(&leases[4]),
             pb::ExtendRequest { checkpoint: "x".repeat(20_000), ..extend(&leases[3]) },
@@ -55,9 +55,9 @@ async fn each_item_is_answered_for_itself_and_in_order() {
     let reply = server.settle(settle).await.unwrap();
     let Some(ack_result::Outcome::Error(first)) = &reply.acks[0].outcome else { panic!("{reply:?}") };
     let Some(nack_result::Outcome::Error(second)) = &reply.nacks[1].outcome else { panic!("{reply:?}") };
-    let Some(extend_result::Outcome::Error(third)) = &reply.extends[2].outcome else { panic!("{reply:?}") };
+    let Some(extend_result::Outcome::Error(third)) = &reply.extensions[2].outcome else { panic!("{reply:?}") };
     for (error, start) in
-        [(first, "acks[0].lease: "), (second, "nacks[1].error.type: "), (third, "extends[2].checkpoint: ")]
+        [(first, "acks[0].lease: "), (second, "nacks[1].error.type: "), (third, "extensions[2].checkpoint: ")]
     {
         assert!(error.message.starts_with(start), "{}", error.message);
     }
@@ -80,7 +80,7 @@ async fn a_lease_named_twice_is_settled_once_acks_first() {
     let settle = pb::SettleRequest {
         acks: vec![ack(&leases[0]), ack(&leases[0])],
         nacks: vec![nack(&leases[0], "E"), nack(&leases[1], "E"), nack(&leases[1], "E")],
-        extends: vec![extend(&leases[1]), extend(&leases[2]), extend(&leases[2])],
+        extensions: vec![extend(&leases[1]), extend(&leases[2]), extend(&leases[2])],
     };
     let reply = server.settle(settle).await.unwrap();
     assert_eq!(

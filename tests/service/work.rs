@@ -172,7 +172,7 @@ async fn settlements_are_answered_in_order_and_each_item_for_itself() {
     let everything = pb::SettleRequest {
         acks: vec![ack(&jobs[0].lease), ack("nonsense"), ack(&jobs[0].lease)],
         nacks: vec![nack(&jobs[1].lease, "E")],
-        extends: vec![extend(&jobs[2].lease)],
+        extensions: vec![extend(&jobs[2].lease)],
     };
     let first = pb::WorkRequest { settle: Some(everything), settle_id: 1, ..Default::default() };
     worker.says(first).await;
@@ -186,7 +186,7 @@ async fn settlements_are_answered_in_order_and_each_item_for_itself() {
         None => "nothing",
     });
     assert_eq!(reasons.collect::<Vec<_>>(), ["OK", "INVALID_FIELD", "LEASE_LOST"]);
-    assert_eq!((settled.nacks.len(), settled.extends.len()), (1, 1));
+    assert_eq!((settled.nacks.len(), settled.extensions.len()), (1, 1));
     let (id, settled, _) = worker.settled().await;
     let gone = |settled: &pb::SettleResponse| match &settled.acks[0].outcome {
         Some(pb::ack_result::Outcome::Ok(acked)) => acked.already_gone,

@@ -18,8 +18,8 @@ async fn die_of<S: Engine>(h: &Harness<S>, name: &str, types: &[String]) {
             let outcome = Outcome::Failed { failure, permanent: true, retry_after: None };
             Nack { lease: job.delivery.lease.clone(), outcome, checkpoint: String::new() }
         });
-        let (acks, extends): (Vec<Ack>, _) = Default::default();
-        h.settle(Settlements { acks, nacks: nacks.collect(), extends }).await;
+        let (acks, extensions): (Vec<Ack>, _) = Default::default();
+        h.settle(Settlements { acks, nacks: nacks.collect(), extensions }).await;
     }
 }
 

@@ -297,9 +297,9 @@ impl<S: Engine> Harness<S> {
     pub(crate) async fn extend(
         &self, lease: Lease, duration: Option<Duration>, checkpoint: &str,
     ) -> Result<Extended, Refusal> {
-        let extends = vec![Extend { lease, duration, checkpoint: checkpoint.into() }];
-        let settlements = Settlements { extends, ..Settlements::default() };
-        self.settle(settlements).await.extends.remove(0)
+        let extensions = vec![Extend { lease, duration, checkpoint: checkpoint.into() }];
+        let settlements = Settlements { extensions, ..Settlements::default() };
+        self.settle(settlements).await.extensions.remove(0)
     }
 
     /// Enqueues a job and lets it die at once.

@@ -152,11 +152,11 @@ store_test! {
         let extend = redrive::queue::Extend { lease, duration: None, checkpoint: String::new() };
         let settled = h.settle(redrive::queue::Settlements {
             acks: vec![ack.clone(), ack],
-            extends: vec![extend],
+            extensions: vec![extend],
             ..Default::default()
         }).await;
         assert!(settled.acks[0].as_ref().is_ok_and(|acked| !acked.already_gone));
-        assert_eq!(settled.extends[0], Err(Refusal::LeaseLost));
+        assert_eq!(settled.extensions[0], Err(Refusal::LeaseLost));
         assert_eq!(h.queue("q").await.unwrap().totals.completed, 1);
     }
 }

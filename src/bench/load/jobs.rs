@@ -66,7 +66,7 @@ fn retries() -> pb::RetryPolicy {
         strategy: pb::BackoffStrategy::Fixed.into(),
         base_delay: Some(delay),
         max_delay: Some(delay),
-        jitter: pb::Jitter::Equal.into(),
+        jitter: pb::JitterKind::Equal.into(),
         ..pb::RetryPolicy::default()
     }
 }

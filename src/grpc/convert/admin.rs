@@ -79,10 +79,10 @@ pub(crate) fn queues_page(context: &Context<'_>, queues: &[QueueView], limit: us
     pb::ListQueuesResponse { queues, next_page_token }
 }
 
-fn queue_out(context: &Context<'_>, queue: &QueueView) -> pb::Queue {
+fn queue_out(context: &Context<'_>, queue: &QueueView) -> pb::QueueInfo {
     let (now, settings) = (context.now, context.settings.queue(&queue.name));
     let (depths, pause) = (&queue.depths, queue.pause.as_ref().filter(|pause| pause.holds(now)));
-    pb::Queue {
+    pb::QueueInfo {
         name: queue.name.as_str().to_owned(),
         ready: count(depths.ready),
         scheduled: count(depths.scheduled),
@@ -95,7 +95,7 @@ fn queue_out(context: &Context<'_>, queue: &QueueView) -> pb::Queue {
         paused_until: pause.and_then(|pause| pause.until).map(timestamp_out),
         breaker: queue.breaker.state(&settings.breaker, now).out(),
         policy: Some(policy_out(&settings.policy)),
-        ..pb::Queue::default()
+        ..pb::QueueInfo::default()
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) type Refused = Vec<(usize, Invalid)>;
 pub(crate) struct RefusedSettlements {
     pub(crate) acks: Refused,
     pub(crate) nacks: Refused,
-    pub(crate) extends: Refused,
+    pub(crate) extensions: Refused,
 }
 
 pub(crate) fn enqueue_batch(
@@ -32,17 +32,17 @@ pub(crate) fn enqueue_batch(
 pub(crate) fn settlements(
     limits: &Limits, request: pb::SettleRequest, within_claim: bool,
 ) -> Result<(Settlements, RefusedSettlements), Invalid> {
-    let items = request.acks.len() + request.nacks.len() + request.extends.len();
+    let items = request.acks.len() + request.nacks.len() + request.extensions.len();
     let names = match within_claim {
-        false => ["acks, nacks and extends", "acks", "nacks", "extends"],
-        true => ["settle", "settle.acks", "settle.nacks", "settle.extends"],
+        false => ["acks, nacks and extensions", "acks", "nacks", "extensions"],
+        true => ["settle", "settle.acks", "settle.nacks", "settle.extensions"],
     };
     check_size(limits, names[0], items, request.encoded_len())?;
     let (acks, bad_acks) = split(request.acks, names[1], |place, item| ack(limits, place, item));
     let (nacks, bad_nacks) = split(request.nacks, names[2], |place, item| nack(limits, place, item));
-    let (extends, bad_extends) = split(request.extends, names[3], |place, item| extend(limits, place, item));
-    let refused = RefusedSettlements { acks: bad_acks, nacks: bad_nacks, extends: bad_extends };
-    Ok((Settlements { acks, nacks, extends }, refused))
+    let (extensions, bad_extensions) = split(request.extensions, names[3], |place, item| extend(limits, place, item));
+    let refused = RefusedSettlements { acks: bad_acks, nacks: bad_nacks, extensions: bad_extensions };
+    Ok((Settlements { acks, nacks, extensions }, refused))
 }
 
 fn check_size(limits: &Limits, field: &str, items: usize, bytes: usize) -> Result<(), Invalid> {

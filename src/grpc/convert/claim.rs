@@ -56,8 +56,8 @@ pub(crate) fn claim(
 
 /// About what the answers to settlements take.
 fn answer_bytes(settle: &Settlements, refused: &RefusedSettlements) -> usize {
-    let refused = refused.acks.len() + refused.nacks.len() + refused.extends.len();
-    16 * settle.acks.len() + 512 * settle.nacks.len() + 32 * settle.extends.len() + 1024 * refused
+    let refused = refused.acks.len() + refused.nacks.len() + refused.extensions.len();
+    16 * settle.acks.len() + 512 * settle.nacks.len() + 32 * settle.extensions.len() + 1024 * refused
 }
 
 pub(super) fn queues(check: &mut Check<'_>, names: &[String]) -> Vec<QueueName> {
@@ -123,8 +123,8 @@ pub(crate) fn claim_response(
     }
 }
 
-pub(super) fn idle_out(now: Timestamp, idle: Idle) -> pb::Idle {
-    pb::Idle {
+pub(super) fn idle_out(now: Timestamp, idle: Idle) -> pb::QueueIdle {
+    pb::QueueIdle {
         queue: idle.queue.as_str().to_owned(),
         reason: idle.reason.out(),
         retry_after: idle.until.map(|until| duration_out(until.since(now))),

@@ -31,8 +31,8 @@ same_names! {
     BreakerState => BreakerState: Closed Open HalfOpen;
     DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Cancelled Corrupt;
     IdleReason => IdleReason: Draining NoSuchQueue Paused BreakerOpen Limited NotDue Empty;
-    Jitter => Jitter: None Proportional Symmetric Full Equal Decorrelated Additive;
+    Jitter => JitterKind: None Proportional Symmetric Full Equal Decorrelated Additive;
     State => JobState: Scheduled Ready Leased Completed Dead;
     Strategy => BackoffStrategy: Exponential Linear Fixed Fibonacci List;
-    View => View: Basic Full;
+    View => JobView: Basic Full;
 }

@@ -1,4 +1,4 @@
-//! Acks, nacks and extends, and what came of them.
+//! Acks, nacks and extensions, and what came of them.
 
 use super::batch::{RefusedSettlements, results};
 use super::check::{Check, Invalid, Place};
@@ -97,6 +97,6 @@ pub(crate) fn settle_response(reply: Settled, refused: RefusedSettlements) -> pb
     pb::SettleResponse {
         acks: results!(acks, AckResult, ack_result, acked),
         nacks: results!(nacks, NackResult, nack_result, nacked),
-        extends: results!(extends, ExtendResult, extend_result, extended),
+        extensions: results!(extensions, ExtendResult, extend_result, extended),
     }
 }

@@ -89,7 +89,7 @@ pub enum IdleReason {
 pub struct Settlements {
     pub acks: Vec<Ack>,
     pub nacks: Vec<Nack>,
-    pub extends: Vec<Extend>,
+    pub extensions: Vec<Extend>,
 }
 
 impl Settlements {
@@ -97,12 +97,12 @@ impl Settlements {
     pub fn bytes(&self) -> usize {
         let acks = self.acks.iter().map(|ack| ack.note.len() + ack.result.len());
         let nacks = self.nacks.iter().map(|nack| nack.outcome.bytes() + nack.checkpoint.len());
-        let extends = self.extends.iter().map(|extend| extend.checkpoint.len());
-        acks.chain(nacks).chain(extends).sum()
+        let extensions = self.extensions.iter().map(|extend| extend.checkpoint.len());
+        acks.chain(nacks).chain(extensions).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.acks.is_empty() && self.nacks.is_empty() && self.extends.is_empty()
+        self.acks.is_empty() && self.nacks.is_empty() && self.extensions.is_empty()
     }
 }
 
@@ -135,7 +135,7 @@ pub struct Extend {
 pub struct Settled {
     pub acks: Vec<Result<Acked, Refusal>>,
     pub nacks: Vec<Result<Attempt, Refusal>>,
-    pub extends: Vec<Result<Extended, Refusal>>,
+    pub extensions: Vec<Result<Extended, Refusal>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -60,7 +60,7 @@ impl<H: Host> Queues<H> {
         }
     }
 
-    /// Ends or prolongs leases, in the order acks, nacks, extends.
+    /// Ends or prolongs leases, in the order acks, nacks, extensions.
     pub async fn settle(&self, settlements: Settlements) -> Result<Settled> {
         let (settlements, named_again) = named_once(settlements);
         let mut settled = answer!(self.call(Verb::Settle(settlements)).await?, Answer::Settle)?;

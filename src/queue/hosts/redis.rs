@@ -211,8 +211,8 @@ fn spoken_of(verb: &Verb) -> Option<Vec<QueueName>> {
 fn leases(items: &Settlements) -> impl Iterator<Item = &Lease> {
     let acks = items.acks.iter().map(|ack| &ack.lease);
     let nacks = items.nacks.iter().map(|nack| &nack.lease);
-    let extends = items.extends.iter().map(|extend| &extend.lease);
-    acks.chain(nacks).chain(extends)
+    let extensions = items.extensions.iter().map(|extend| &extend.lease);
+    acks.chain(nacks).chain(extensions)
 }
 
 /// What comes later makes up for it.

@@ -14,15 +14,15 @@ use bytes::Bytes;
 use std::{collections::HashSet, time::Duration};
 
 pub(super) async fn extend_batch<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, mut extends: Vec<(usize, &Extend)>,
+    store: &mut S, cx: &mut CallContext<'_>, mut extensions: Vec<(usize, &Extend)>,
     answers: &mut Answers<Result<Extended, Refusal>>,
 ) -> Result<()> {
-    let queue = &extends[0].1.lease.queue;
+    let queue = &extensions[0].1.lease.queue;
     let settings = cx.queue(queue);
-    while !extends.is_empty() {
+    while !extensions.is_empty() {
         let now = store.now();
         let mut batch = Batch::default();
-        for (_, extend) in &extends {
+        for (_, extend) in &extensions {
             let number = extend.lease.number;
             let fence = Bytes::copy_from_slice(&extend.lease.fence());
             batch.fences.push(Fence::Tell(Table::Lease, RecordKey::Number(number), fence));
@@ -32,7 +32,7 @@ pub(super) async fn extend_batch<S: Storage>(
         match store.apply(queue, &batch).await? {
             Applied::Done(done) => {
                 let raised = done.told.into_iter().zip(done.raised);
-                for ((at, extend), (record, expires_at)) in extends.iter().zip(raised) {
+                for ((at, extend), (record, expires_at)) in extensions.iter().zip(raised) {
                     let number = extend.lease.number;
                     let lease = records::readable(records::read_lease(queue, number, &record))?;
                     let answer = match lease {
@@ -51,7 +51,7 @@ pub(super) async fn extend_batch<S: Storage>(
             Applied::Changed(failed) => {
                 let failed: HashSet<usize> = failed.into_iter().map(|(fence, _)| fence).collect();
                 let mut fences = 0..;
-                extends.retain(|(at, _)| {
+                extensions.retain(|(at, _)| {
                     let lost = fences.next().is_some_and(|fence| failed.contains(&fence));
                     if lost {
                         answers[*at] = Some(Err(Refusal::LeaseLost));
@@ -60,7 +60,7 @@ pub(super) async fn extend_batch<S: Storage>(
                 });
             }
             Applied::NoQueue => {
-                extends.iter().for_each(|(at, _)| answers[*at] = Some(Err(Refusal::LeaseLost)));
+                extensions.iter().for_each(|(at, _)| answers[*at] = Some(Err(Refusal::LeaseLost)));
                 return Ok(());
             }
         }

@@ -7,13 +7,13 @@ use std::collections::HashSet;
 
 /// Leaves out every item whose lease an earlier one names.
 pub(crate) fn named_once(mut settlements: Settlements) -> (Settlements, NamedAgain) {
-    let items = settlements.acks.len() + settlements.nacks.len() + settlements.extends.len();
+    let items = settlements.acks.len() + settlements.nacks.len() + settlements.extensions.len();
     let mut again = NamedAgain::default();
     if items > 1 {
         let mut seen = HashSet::with_capacity(items);
         keep_first(&mut settlements.acks, |ack| &ack.lease, &mut seen, &mut again.acks);
         keep_first(&mut settlements.nacks, |nack| &nack.lease, &mut seen, &mut again.nacks);
-        keep_first(&mut settlements.extends, |extend| &extend.lease, &mut seen, &mut again.extends);
+        keep_first(&mut settlements.extensions, |extend| &extend.lease, &mut seen, &mut again.extensions);
     }
     (settlements, again)
 }
@@ -35,7 +35,7 @@ fn keep_first<T>(items: &mut Vec<T>, lease: impl Fn(&T) -> &Lease, seen: &mut Ha
 pub(crate) struct NamedAgain {
     acks: Vec<usize>,
     nacks: Vec<usize>,
-    extends: Vec<usize>,
+    extensions: Vec<usize>,
 }
 
 impl NamedAgain {
@@ -43,7 +43,7 @@ impl NamedAgain {
     pub(crate) fn put_back(&self, settled: &mut Settled) {
         put_back(&mut settled.acks, &self.acks);
         put_back(&mut settled.nacks, &self.nacks);
-        put_back(&mut settled.extends, &self.extends);
+        put_back(&mut settled.extensions, &self.extensions);
     }
 }
 

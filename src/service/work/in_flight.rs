@@ -69,7 +69,7 @@ impl InFlight {
         for lease in &named.ended {
             self.remove(lease);
         }
-        for (lease, extended) in named.extended.iter().zip(&settled.extends) {
+        for (lease, extended) in named.extended.iter().zip(&settled.extensions) {
             match (extended, self.jobs.get_mut(lease)) {
                 (Ok(extended), Some(job)) => job.expires_at = extended.expires_at,
                 (Err(_), Some(_)) => self.remove(lease),

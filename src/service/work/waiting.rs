@@ -31,7 +31,7 @@ pub(super) struct Expected<T> {
     pub(super) tag: T,
     pub(super) acks: usize,
     pub(super) nacks: usize,
-    pub(super) extends: usize,
+    pub(super) extensions: usize,
 }
 
 pub(super) fn together<T>(batch: Vec<Waiting<T>>) -> (Settlements, Named, Vec<Expected<T>>) {
@@ -40,16 +40,16 @@ pub(super) fn together<T>(batch: Vec<Waiting<T>>) -> (Settlements, Named, Vec<Ex
     for Waiting { tag, settle } in batch {
         named.ended.extend(settle.acks.iter().map(|ack| ack.lease.clone()));
         named.ended.extend(settle.nacks.iter().map(|nack| nack.lease.clone()));
-        named.extended.extend(settle.extends.iter().map(|extend| extend.lease.clone()));
+        named.extended.extend(settle.extensions.iter().map(|extend| extend.lease.clone()));
         answers.push(Expected {
             tag,
             acks: settle.acks.len(),
             nacks: settle.nacks.len(),
-            extends: settle.extends.len(),
+            extensions: settle.extensions.len(),
         });
         all.acks.extend(settle.acks);
         all.nacks.extend(settle.nacks);
-        all.extends.extend(settle.extends);
+        all.extensions.extend(settle.extensions);
     }
     (all, named, answers)
 }
@@ -57,5 +57,5 @@ pub(super) fn together<T>(batch: Vec<Waiting<T>>) -> (Settlements, Named, Vec<Ex
 fn leases(settle: &Settlements) -> impl Iterator<Item = &Lease> {
     let acks = settle.acks.iter().map(|ack| &ack.lease);
     let nacks = settle.nacks.iter().map(|nack| &nack.lease);
-    acks.chain(nacks).chain(settle.extends.iter().map(|extend| &extend.lease))
+    acks.chain(nacks).chain(settle.extensions.iter().map(|extend| &extend.lease))
 }

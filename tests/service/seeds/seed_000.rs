@@ -33,10 +33,10 @@ async fn retry_config_and_its_delay_table() {
     let (config, rows) = explain(&server, pb::RetryPolicy::default()).await;
     assert_eq!((config.max_retries, config.factor), (Some(3), Some(2.0)));
     assert_eq!((config.base_delay, config.max_delay), (time(1, 0), time(30, 0)));
-    assert_eq!((config.jitter(), config.jitter_fraction), (pb::Jitter::Proportional, Some(0.25)));
+    assert_eq!((config.jitter(), config.jitter_fraction), (pb::JitterKind::Proportional, Some(0.25)));
     assert_eq!(rows, DELAY_TABLE[..3]);
     assert_eq!(delays(&server, "standard", 7).await, DELAY_TABLE);
-    let plain = pb::RetryPolicy { jitter: pb::Jitter::None.into(), ..preset("standard") };
+    let plain = pb::RetryPolicy { jitter: pb::JitterKind::None.into(), ..preset("standard") };
     assert_eq!(explain(&server, plain).await.1, [(1_000, 1_000), (2_000, 2_000), (4_000, 4_000)]);
 
     server.enqueue(job("detection_queue")).await.unwrap();
@@ -57,7 +57,7 @@ async fn retry_result() {
     let lease = server.take("detection_queue").await.lease;
     assert!(!server.ack(&lease).await.unwrap().already_gone);
 
-    let policy = pb::RetryPolicy { jitter: pb::Jitter::None.into(), ..Default::default() };
+    let policy = pb::RetryPolicy { jitter: pb::JitterKind::None.into(), ..Default::default() };
     let hopeless = pb::EnqueueRequest { retry_policy: Some(policy), ..job_of("detection_queue", "hopeless") };
     server.enqueue(hopeless).await.unwrap();
     for (attempts, left, seconds) in [(1, 3, 1), (2, 2, 2), (3, 1, 4)] {
@@ -90,7 +90,7 @@ async fn job_failure_with_its_context() {
         ..error("HTTPStatusError")
     };
     fail(&server, "detection_queue", failure).await;
-    let full = pb::ListDeadLettersRequest { view: pb::View::Full.into(), ..dead_of("detection_queue") };
+    let full = pb::ListDeadLettersRequest { view: pb::JobView::Full.into(), ..dead_of("detection_queue") };
     let letter = server.list_dead(full).await.unwrap().dead_letters.remove(0);
     assert_eq!((letter.attempt_count, letter.attempts.len()), (1, 1));
     assert_eq!(letter.job.unwrap().queue, "detection_queue");

@@ -37,7 +37,7 @@ async fn four_strategies_give_or_take_a_fifth() {
     }
     // Never more than an hour, before jitter.
     assert_eq!(delays(&server, "chronos", 10).await[9], (2_880_000, 4_320_000));
-    let plain = pb::RetryPolicy { jitter: pb::Jitter::None.into(), ..preset("chronos") };
+    let plain = pb::RetryPolicy { jitter: pb::JitterKind::None.into(), ..preset("chronos") };
     assert_eq!(explain(&server, plain).await.1[0], (60_000, 60_000));
 }
 

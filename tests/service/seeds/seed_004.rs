@@ -46,7 +46,7 @@ async fn the_record_of_the_example() {
             server.pass(Duration::from_secs(attempt)).await;
         }
     }
-    let full = pb::ListDeadLettersRequest { view: pb::View::Full.into(), ..dead_of("dlq:detection_queue") };
+    let full = pb::ListDeadLettersRequest { view: pb::JobView::Full.into(), ..dead_of("dlq:detection_queue") };
     let letter = server.list_dead(full).await.unwrap().dead_letters.remove(0);
     let job = letter.job.unwrap();
     assert_eq!(job.body, Some(pb::job::Body::Text(original.into())));
