@@ -145,8 +145,9 @@ impl<H: Host> AdminService for AdminApi<H> {
             engine: self.facts.engine.clone(),
             durability: self.facts.durability.clone(),
             server_time: Some(convert::timestamp_out(store.now())),
-            limits: self.service.limits().published(),
+            limits: Some(convert::limits_out(self.service.limits())),
             warnings: warnings.chain(store.warnings()).chain(unwell).collect(),
+            features: Vec::new(),
         }))
     }
 }

@@ -8,8 +8,10 @@ use crate::domain::State;
 use crate::domain::duration::human;
 use crate::queue::{Error, Refusal};
 use crate::store::StoreError;
+use prost::Message;
 use std::{collections::HashMap, time::Duration};
-use tonic::{Status, metadata::MetadataMap};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Status, codegen::Bytes};
 use tonic_types::{ErrorDetails, StatusExt};
 
 const DOMAIN: &str = "redrive";
@@ -97,12 +99,16 @@ impl Explanation {
 
     fn into_status(mut self) -> Status {
         self.bound();
+        let item = self.item();
+        let code = self.reason.code();
         let facts: HashMap<_, _> = self.facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let mut details = ErrorDetails::with_error_info(self.reason.as_str(), DOMAIN, facts);
         for (field, message) in self.fields {
             details.add_bad_request_violation(field, message);
         }
         let mut metadata = MetadataMap::new();
+        // For callers that cannot read details.
+        metadata.insert("redrive-reason", MetadataValue::from_static(self.reason.as_str()));
         if let Some(after) = self.retry_after {
             details.set_retry_info(Some(after));
             // What the retry support built into gRPC clients goes by.
@@ -110,20 +116,33 @@ impl Explanation {
                 metadata.insert("grpc-retry-pushback-ms", millis);
             }
         }
-        Status::with_error_details_and_metadata(self.reason.code(), self.message, details, metadata)
+        let details = with_item(Status::with_error_details(code, self.message.as_str(), details).details(), &item);
+        Status::with_details_and_metadata(code, self.message, details, metadata)
     }
 
     fn into_item(mut self) -> pb::ItemError {
         self.bound();
+        self.item()
+    }
+
+    fn item(&self) -> pb::ItemError {
         pb::ItemError {
             code: self.reason.code().into(),
             reason: self.reason.as_str().to_owned(),
-            message: self.message,
+            message: self.message.clone(),
             retryable: self.retry_after.is_some(),
             retry_after: self.retry_after.map(duration_out),
-            field: self.fields.into_iter().next().map(|(field, _)| field).unwrap_or_default(),
+            field: self.fields.first().map(|(field, _)| field.clone()).unwrap_or_default(),
         }
     }
+}
+
+/// The details of a status, and the item among them.
+fn with_item(details: &[u8], item: &pb::ItemError) -> Bytes {
+    let mut status = tonic_types::pb::Status::decode(details).unwrap_or_default();
+    let type_url = "type.googleapis.com/redrive.v1.ItemError".to_owned();
+    status.details.push(prost_types::Any { type_url, value: item.encode_to_vec() });
+    status.encode_to_vec().into()
 }
 
 fn cut(text: &mut String, most: usize) {

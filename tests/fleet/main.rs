@@ -12,6 +12,8 @@ mod hop;
 mod ledger;
 mod load;
 mod moves;
+#[path = "../service/shapes.rs"]
+mod shapes;
 mod shortage;
 mod stream;
 mod together;

@@ -7,6 +7,7 @@ use crate::fleet::{CONFIG, Fleet};
 use crate::load::nack;
 use crate::requests::{ack, claim, job, seconds};
 use crate::servers::{Cluster, Kind, Server, until};
+use crate::shapes::{by_all, by_ids};
 use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, Job, JobState, NackKind, RequeueRequest, RequeueResponse};
 use std::time::Instant;
 use tokio::task::JoinHandle;
@@ -77,7 +78,7 @@ impl Scene {
         let mut way = self.fleet.ways().pop().unwrap();
         let request = RequeueRequest {
             queue: HERE.into(),
-            job_ids: vec![id.into()],
+            selector: by_ids(vec![id.into()]),
             target_queue: THERE.into(),
             ..RequeueRequest::default()
         };
@@ -87,8 +88,12 @@ impl Scene {
     /// Moves the only dead letter, undisturbed, and claims it.
     async fn send(&self, from: &str, to: &str) -> Job {
         let mut way = self.fleet.ways().remove(1);
-        let request =
-            RequeueRequest { queue: from.into(), all: true, target_queue: to.into(), ..RequeueRequest::default() };
+        let request = RequeueRequest {
+            queue: from.into(),
+            selector: by_all(),
+            target_queue: to.into(),
+            ..RequeueRequest::default()
+        };
         assert_eq!(way.requeue(request).await.unwrap().into_inner().requeued, 1);
         let mut claimed = way.claim(claim(to)).await.unwrap().into_inner();
         claimed.jobs.pop().unwrap_or_else(|| panic!("it is not in {to}: {:?}", claimed.idle))

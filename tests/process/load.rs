@@ -3,6 +3,7 @@
 use crate::ledger::{Ledger, QUEUE};
 use crate::power_cut_image::random::Random;
 use crate::server::Server;
+use crate::shapes::by_ids;
 use redrive::grpc::pb::enqueue_request::Body;
 use redrive::grpc::pb::queue_service_client::QueueServiceClient;
 use redrive::grpc::pb::{
@@ -226,7 +227,7 @@ impl Caller {
         for id in &job_ids {
             self.ledger.requeuing(id);
         }
-        let request = RequeueRequest { queue: QUEUE.into(), job_ids, ..RequeueRequest::default() };
+        let request = RequeueRequest { queue: QUEUE.into(), selector: by_ids(job_ids), ..RequeueRequest::default() };
         self.queue.requeue(request).await?;
         self.ledger.requeued();
         Ok(())

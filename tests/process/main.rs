@@ -21,6 +21,8 @@ mod requests;
 mod server;
 #[path = "../redis/servers/mod.rs"]
 mod servers;
+#[path = "../service/shapes.rs"]
+mod shapes;
 mod shim;
 mod shutdown;
 mod sick_disk;

@@ -4,6 +4,7 @@
 use crate::requests::{ack, claim, job, seconds};
 use crate::server::{Launch, Server, config_file, scratch};
 use crate::servers::{self, Kind, until};
+use crate::shapes::after;
 use redrive::grpc::pb::{
     AckRequest, Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, DeadLetter, EnqueueBatchRequest,
     EnqueueRequest, Failure, GetJobRequest, JobInfo, JobState, JobView, ListDeadLettersRequest, ListJobsRequest,
@@ -80,7 +81,7 @@ async fn busy(server: &Server) {
     }
     let keyed = EnqueueRequest { job_id: "own".into(), idempotency_key: "key".into(), ..job("q") };
     queue.enqueue(keyed).await.unwrap();
-    queue.enqueue(EnqueueRequest { delay: seconds(3_600), ..job("q") }).await.unwrap();
+    queue.enqueue(EnqueueRequest { start: after(seconds(3_600)), ..job("q") }).await.unwrap();
     queue.enqueue(job("done")).await.unwrap();
     let done = queue.claim(claim("done")).await.unwrap().into_inner().jobs.remove(0);
     let ack = AckRequest { result: "a result".into(), note: "well".into(), ..ack(&done.lease) };

@@ -2,6 +2,7 @@
 
 use crate::requests::{ack, claim, job};
 use crate::server::{LONG, Launch, Server, scratch};
+use crate::shapes::after;
 use crate::shim::Shim;
 use redrive::grpc::pb::admin_service_client::AdminServiceClient;
 use redrive::grpc::pb::enqueue_request::Body;
@@ -143,7 +144,8 @@ async fn a_log_that_cannot_be_copied_into_the_database_stops_all_writes_too() {
 #[tokio::test]
 async fn what_time_makes_due_waits_for_no_disk() {
     let patient = Patient::start().await;
-    let later = EnqueueRequest { delay: Some(prost_types::Duration { seconds: 0, nanos: 300_000_000 }), ..job("q") };
+    let later =
+        EnqueueRequest { start: after(Some(prost_types::Duration { seconds: 0, nanos: 300_000_000 })), ..job("q") };
     let mut queue = QueueServiceClient::new(patient.channel.clone());
     let id = queue.enqueue(later).await.unwrap().into_inner().job_id;
     patient.falls_ill("fsync");

@@ -2,6 +2,7 @@
 
 use crate::scene::Scene;
 use crate::server::{error, inner};
+use crate::shapes::{by_all, by_filter, by_ids};
 use prost_types::Timestamp;
 use redrive::grpc::pb;
 use tonic::Code;
@@ -19,7 +20,7 @@ fn purge(queue: &str) -> pb::PurgeDeadLettersRequest {
 }
 
 fn all(queue: &str) -> pb::RequeueRequest {
-    pb::RequeueRequest { all: true, ..requeue(queue) }
+    pb::RequeueRequest { selector: by_all(), ..requeue(queue) }
 }
 
 #[tokio::test]
@@ -55,22 +56,15 @@ async fn dead_letters_are_named_by_their_queue() {
 }
 
 #[tokio::test]
-async fn exactly_one_selector_is_named() {
+async fn a_selector_that_means_nothing_is_refused_by_name() {
     let scene = Scene::set().await;
-    let ids = || vec!["dead".to_owned()];
-    let filter = || Some(pb::DeadLetterFilter::default());
-    let given = Some(pb::DeadLetterFilter { error_type: "E".into(), ..Default::default() });
+    let of = |selector| pb::RequeueRequest { selector, ..requeue("q") };
     for (request, fields) in [
-        (requeue("q"), &["job_ids"][..]),
-        (pb::RequeueRequest { all: true, oldest: 1, ..requeue("q") }, &["oldest", "all"]),
-        (pb::RequeueRequest { job_ids: ids(), oldest: 1, ..requeue("q") }, &["job_ids", "oldest"]),
-        (pb::RequeueRequest { job_ids: ids(), all: true, ..requeue("q") }, &["job_ids", "all"]),
-        (pb::RequeueRequest { filter: filter(), all: true, ..requeue("q") }, &["filter", "all"]),
-        (pb::RequeueRequest { filter: filter(), ..requeue("q") }, &["filter"]),
-        (pb::RequeueRequest { filter: given, all: true, ..requeue("q") }, &["filter", "all"]),
-        (pb::RequeueRequest { limit: 5, job_ids: ids(), ..requeue("q") }, &["limit"]),
-        (pb::RequeueRequest { job_ids: vec![String::new()], ..requeue("q") }, &["job_ids[0]"]),
-        (pb::RequeueRequest { job_ids: vec!["x".repeat(257)], ..requeue("q") }, &["job_ids[0]"]),
+        (requeue("q"), &["selector"][..]),
+        (of(by_filter(pb::DeadLetterFilter::default())), &["selector.filter"]),
+        (pb::RequeueRequest { limit: 5, ..of(by_ids(vec!["dead".into()])) }, &["limit"]),
+        (of(by_ids(vec![String::new()])), &["selector.job_ids.ids[0]"]),
+        (of(by_ids(vec!["x".repeat(257)])), &["selector.job_ids.ids[0]"]),
     ] {
         scene.refuses_fields(scene.server.requeue(request), fields).await;
     }
@@ -80,15 +74,12 @@ async fn exactly_one_selector_is_named() {
 async fn nothing_is_purged_by_accident() {
     let scene = Scene::set().await;
     let ids = || vec!["dead".to_owned()];
-    let filter = || Some(pb::DeadLetterFilter::default());
-    let all = || pb::PurgeDeadLettersRequest { all: true, ..purge("q") };
+    let filter = pb::DeadLetterFilter::default();
+    let all = || pb::PurgeDeadLettersRequest { selector: by_all(), ..purge("q") };
     for (request, fields) in [
-        (purge("q"), &["job_ids"][..]),
-        (pb::PurgeDeadLettersRequest { oldest: 1, ..all() }, &["oldest", "all"]),
-        (pb::PurgeDeadLettersRequest { job_ids: ids(), ..all() }, &["job_ids", "all"]),
-        (pb::PurgeDeadLettersRequest { filter: filter(), ..all() }, &["filter", "all"]),
-        (pb::PurgeDeadLettersRequest { filter: filter(), ..purge("q") }, &["filter"]),
-        (pb::PurgeDeadLettersRequest { job_ids: ids(), limit: 5, ..purge("q") }, &["limit"]),
+        (purge("q"), &["selector"][..]),
+        (pb::PurgeDeadLettersRequest { selector: by_filter(filter), ..purge("q") }, &["selector.filter"]),
+        (pb::PurgeDeadLettersRequest { selector: by_ids(ids()), limit: 5, ..purge("q") }, &["limit"]),
         (pb::PurgeDeadLettersRequest { reason: "x".repeat(1_025), ..all() }, &["reason"]),
         (pb::PurgeDeadLettersRequest { request_id: "x".repeat(257), ..all() }, &["request_id"]),
         (pb::PurgeDeadLettersRequest { queue: "dlq:".into(), ..all() }, &["queue"]),
@@ -96,7 +87,7 @@ async fn nothing_is_purged_by_accident() {
     ] {
         scene.refuses_fields(scene.server.purge(request), fields).await;
     }
-    let unknown = pb::PurgeDeadLettersRequest { all: true, ..purge("nope") };
+    let unknown = pb::PurgeDeadLettersRequest { selector: by_all(), ..purge("nope") };
     let call = scene.server.purge(unknown);
     scene.refuses(call, Code::NotFound, "QUEUE_NOT_FOUND", &[]).await;
     scene.still_works().await;
@@ -124,14 +115,16 @@ async fn a_filter_of_a_list_is_checked_and_an_empty_one_is_none() {
         fingerprint: "0123456789ABCDEF".into(),
         http_status: 0,
     };
-    let fields = ["error_type", "type", "reason", "message_contains", "fingerprint", "died_after", "died_before"]
-        .map(|field| format!("filter.{field}"));
+    let names = ["error_type", "type", "reason", "message_contains", "fingerprint", "died_after", "died_before"];
+    let fields = names.map(|name| format!("filter.{name}"));
     let fields = fields.each_ref().map(String::as_str);
     let filtered = pb::ListDeadLettersRequest { filter: Some(bad()), ..list("q") };
     scene.refuses_fields(scene.server.list_dead(filtered), &fields).await;
-    let filtered = pb::RequeueRequest { filter: Some(bad()), ..requeue("q") };
+    let fields = names.map(|name| format!("selector.filter.{name}"));
+    let fields = fields.each_ref().map(String::as_str);
+    let filtered = pb::RequeueRequest { selector: by_filter(bad()), ..requeue("q") };
     scene.refuses_fields(scene.server.requeue(filtered), &fields).await;
-    let filtered = pb::PurgeDeadLettersRequest { filter: Some(bad()), ..purge("q") };
+    let filtered = pb::PurgeDeadLettersRequest { selector: by_filter(bad()), ..purge("q") };
     scene.refuses_fields(scene.server.purge(filtered), &fields).await;
     let view = pb::ListDeadLettersRequest { view: 5, ..list("q") };
     scene.refuses_fields(scene.server.list_dead(view), &["view"]).await;

@@ -2,48 +2,39 @@
 
 use crate::scene::Scene;
 use crate::server::{error, inner};
+use crate::shapes::{by_all, by_filter, by_ids, by_oldest};
 use redrive::grpc::pb;
 
-const SELECTORS: [&str; 4] = ["job_ids", "filter", "oldest", "all"];
-
-/// With the selectors whose bits are set.
-fn requeue(selectors: u32) -> pb::RequeueRequest {
-    let has = |bit: u32| selectors & 1 << bit != 0;
+/// One of each kind.
+fn selectors() -> [Option<pb::DeadLetterSelector>; 4] {
     let filter = pb::DeadLetterFilter { error_type: "E".into(), ..Default::default() };
-    pb::RequeueRequest {
-        queue: "q".into(),
-        job_ids: if has(0) { vec!["dead".into()] } else { Vec::new() },
-        filter: has(1).then_some(filter),
-        oldest: u32::from(has(2)),
-        all: has(3),
-        ..Default::default()
-    }
+    [by_ids(vec!["dead".into()]), by_filter(filter), by_oldest(1), by_all()]
 }
 
-fn purge(selectors: u32) -> pb::PurgeDeadLettersRequest {
-    let pb::RequeueRequest { queue, job_ids, filter, oldest, all, .. } = requeue(selectors);
-    pb::PurgeDeadLettersRequest { queue, job_ids, filter, oldest, all, ..Default::default() }
+fn requeue(selector: Option<pb::DeadLetterSelector>) -> pb::RequeueRequest {
+    pb::RequeueRequest { queue: "q".into(), selector, ..Default::default() }
+}
+
+fn purge(selector: Option<pb::DeadLetterSelector>) -> pb::PurgeDeadLettersRequest {
+    pb::PurgeDeadLettersRequest { queue: "q".into(), selector, ..Default::default() }
 }
 
 #[tokio::test]
-async fn none_and_more_than_one_selector_are_refused_in_every_combination() {
+async fn a_selector_that_selects_nothing_is_refused_and_each_kind_alone_is_good() {
     let scene = Scene::set().await;
     let server = &scene.server;
-    for selectors in (0..16u32).filter(|selectors| selectors.count_ones() != 1) {
-        let named = SELECTORS.iter().enumerate().filter(|(bit, _)| selectors & 1 << bit != 0);
-        let mut fields: Vec<_> = named.map(|(_, name)| *name).collect();
-        if selectors == 0 {
-            fields.push("job_ids");
-        }
+    let all = |all| Some(pb::DeadLetterSelector { by: Some(pb::dead_letter_selector::By::All(all)) });
+    let none = Some(pb::DeadLetterSelector { by: None });
+    for selector in [None, none, by_ids(Vec::new()), by_oldest(0), all(false)] {
         let refused = [
-            scene.refuses_fields(server.requeue(requeue(selectors)), &fields).await,
-            scene.refuses_fields(server.purge(purge(selectors)), &fields).await,
+            scene.refuses_fields(server.requeue(requeue(selector.clone())), &["selector"]).await,
+            scene.refuses_fields(server.purge(purge(selector)), &["selector"]).await,
         ];
         for status in refused {
             assert!(status.message().contains("exactly one of"), "{}", status.message());
         }
     }
-    for selector in (0..4).map(|bit| 1 << bit) {
+    for selector in selectors() {
         let dry = pb::PurgeDeadLettersRequest { dry_run: true, ..purge(selector) };
         assert_eq!(server.purge(dry).await.unwrap().purged, 1, "alone each of them is good");
     }
@@ -103,29 +94,28 @@ async fn a_cutoff_is_good_for_its_own_call_and_queue_only() {
     for (queue, id) in [("q", "dead-2"), ("other", "a"), ("other", "b")] {
         server.dead_letter(queue, id, error("E")).await;
     }
-    let all = 1 << 3;
-    let dry = pb::PurgeDeadLettersRequest { dry_run: true, limit: 1, ..purge(all) };
+    let dry = pb::PurgeDeadLettersRequest { dry_run: true, limit: 1, ..purge(by_all()) };
     let elsewhere = pb::PurgeDeadLettersRequest { queue: "other".into(), ..dry.clone() };
-    let of_requeue = pb::RequeueRequest { dry_run: true, limit: 1, ..requeue(all) };
+    let of_requeue = pb::RequeueRequest { dry_run: true, limit: 1, ..requeue(by_all()) };
     for cutoff in [
         server.purge(dry).await.unwrap().cutoff,
         server.purge(elsewhere).await.unwrap().cutoff,
         server.requeue(of_requeue).await.unwrap().cutoff,
     ] {
         // Nor does a dry run's lead on to a call that does something.
-        let request = pb::PurgeDeadLettersRequest { cutoff: cutoff.clone(), ..purge(all) };
+        let request = pb::PurgeDeadLettersRequest { cutoff: cutoff.clone(), ..purge(by_all()) };
         scene.refuses_fields(server.purge(request), &["cutoff"]).await;
-        let back = pb::RequeueRequest { cutoff: cutoff.clone(), ..requeue(all) };
+        let back = pb::RequeueRequest { cutoff: cutoff.clone(), ..requeue(by_all()) };
         scene.refuses_fields(server.requeue(back), &["cutoff"]).await;
-        let by_id = pb::PurgeDeadLettersRequest { cutoff, ..purge(1) };
+        let by_id = pb::PurgeDeadLettersRequest { cutoff, ..purge(by_ids(vec!["dead".into()])) };
         scene.refuses_fields(server.purge(by_id), &["cutoff"]).await;
     }
     // Nor one of all to a filter, or of a filter to another and to all.
     let filter = |error_type: &str| {
-        let filter = Some(pb::DeadLetterFilter { error_type: error_type.into(), ..Default::default() });
-        pb::RequeueRequest { filter, dry_run: true, limit: 1, ..requeue(0) }
+        let filter = pb::DeadLetterFilter { error_type: error_type.into(), ..Default::default() };
+        pb::RequeueRequest { dry_run: true, limit: 1, ..requeue(by_filter(filter)) }
     };
-    let everything = pb::RequeueRequest { dry_run: true, limit: 1, ..requeue(all) };
+    let everything = pb::RequeueRequest { dry_run: true, limit: 1, ..requeue(by_all()) };
     let of_all = server.requeue(everything.clone()).await.unwrap().cutoff;
     let of_filter = server.requeue(filter("E")).await.unwrap().cutoff;
     for (request, cutoff) in [(filter("E"), of_all), (filter("E*"), of_filter.clone()), (everything, of_filter)] {
@@ -139,19 +129,16 @@ async fn an_id_that_is_purged_or_not_dead_is_passed_over() {
     let scene = Scene::set().await;
     let server = &scene.server;
     server.dead_letter("q", "gone", error("E")).await;
-    let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
-    let gone = pb::PurgeDeadLettersRequest { job_ids: ids(&["gone"]), ..purge(1) };
-    assert_eq!(server.purge(gone.clone()).await.unwrap().purged, 1);
+    let ids = |ids: &[&str]| by_ids(ids.iter().map(|id| (*id).to_owned()).collect());
+    assert_eq!(server.purge(purge(ids(&["gone"]))).await.unwrap().purged, 1);
     let named = ["gone", "running", "waiting", "later", "done", "missing"];
-    for job_ids in [ids(&["gone"]), ids(&named)] {
-        let request = pb::PurgeDeadLettersRequest { job_ids, ..gone.clone() };
-        let back = pb::RequeueRequest { job_ids: request.job_ids.clone(), ..requeue(1) };
-        let purged = scene.unmoved(server.purge(request.clone())).await;
-        let requeued = scene.unmoved(server.requeue(back)).await;
+    for names in [&["gone"][..], &named] {
+        let purged = scene.unmoved(server.purge(purge(ids(names)))).await;
+        let requeued = scene.unmoved(server.requeue(requeue(ids(names)))).await;
         assert_eq!((purged.purged, requeued.requeued), (0, 0));
         for skipped in [purged.skipped, requeued.skipped] {
             let passed_over: Vec<_> = skipped.iter().map(|job| job.job_id.as_str()).collect();
-            assert_eq!(passed_over, request.job_ids);
+            assert_eq!(passed_over, names);
             assert!(skipped.iter().all(|job| job.reason == "JOB_NOT_FOUND"), "{skipped:?}");
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::scene::Scene;
 use crate::server::{claim, extend, inner, job, nack, time};
+use crate::shapes::{self, after, expires_at, expires_in};
 use prost_types::{Duration, Timestamp};
 use redrive::grpc::pb;
 
@@ -36,12 +37,12 @@ async fn a_job_takes_no_bad_delay_and_no_bad_lifetime() {
     let mut bad = malformed();
     bad.extend(time(366 * DAY, 1));
     for duration in bad {
-        let delay = pb::EnqueueRequest { delay: Some(duration), ..job("q") };
+        let delay = pb::EnqueueRequest { start: after(Some(duration)), ..job("q") };
         scene.refuses_fields(scene.server.enqueue(delay), &["delay"]).await;
-        let expires = pb::EnqueueRequest { expires_in: Some(duration), ..job("q") };
+        let expires = pb::EnqueueRequest { deadline: expires_in(Some(duration)), ..job("q") };
         scene.refuses_fields(scene.server.enqueue(expires), &["expires_in"]).await;
     }
-    let longest = pb::EnqueueRequest { delay: time(366 * DAY, 0), ..job("far") };
+    let longest = pb::EnqueueRequest { start: after(time(366 * DAY, 0)), ..job("far") };
     scene.server.enqueue(longest).await.unwrap();
 }
 
@@ -58,14 +59,14 @@ async fn a_job_takes_no_bad_time() {
         (NOW + 366 * DAY, 1_000_000),
     ] {
         let bad = Some(Timestamp { seconds, nanos });
-        let run_at = pb::EnqueueRequest { run_at: bad, ..job("q") };
+        let run_at = pb::EnqueueRequest { start: shapes::run_at(bad), ..job("q") };
         scene.refuses_fields(scene.server.enqueue(run_at), &["run_at"]).await;
-        let expires = pb::EnqueueRequest { expires_at: bad, ..job("q") };
+        let expires = pb::EnqueueRequest { deadline: expires_at(bad), ..job("q") };
         scene.refuses_fields(scene.server.enqueue(expires), &["expires_at"]).await;
     }
     for seconds in [-5, 0, NOW - 1, NOW + 366 * DAY] {
         let run_at = Some(Timestamp { seconds, nanos: 0 });
-        let fine = pb::EnqueueRequest { run_at, ..job("far") };
+        let fine = pb::EnqueueRequest { start: shapes::run_at(run_at), ..job("far") };
         let state = scene.server.enqueue(fine).await.unwrap().state();
         let expected = match seconds > NOW {
             true => pb::JobState::Scheduled,
@@ -73,17 +74,6 @@ async fn a_job_takes_no_bad_time() {
         };
         assert_eq!(state, expected, "{seconds}");
     }
-}
-
-#[tokio::test]
-async fn two_ways_to_say_when_are_one_too_many() {
-    let scene = Scene::set().await;
-    let then = Some(Timestamp { seconds: NOW + 5, nanos: 0 });
-    let start = pb::EnqueueRequest { delay: time(1, 0), run_at: then, ..job("q") };
-    scene.refuses_fields(scene.server.enqueue(start), &["delay", "run_at"]).await;
-    let end = pb::EnqueueRequest { expires_in: time(1, 0), expires_at: then, ..job("q") };
-    let fields = ["expires_in", "expires_at"];
-    scene.refuses_fields(scene.server.enqueue(end), &fields).await;
 }
 
 #[tokio::test]

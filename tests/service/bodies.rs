@@ -1,6 +1,7 @@
 //! What goes in comes out: bodies, content types, headers, ids.
 
 use crate::server::{Server, inner, job, job_of, text};
+use crate::shapes::after;
 use pb::enqueue_request::Body;
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use redrive::grpc::pb;
@@ -148,7 +149,7 @@ async fn an_id_made_up_in_the_servers_own_form_finds_only_its_own_job() {
 #[tokio::test]
 async fn a_delay_is_reported_and_kept() {
     let server = Server::start().await;
-    let request = pb::EnqueueRequest { delay: crate::server::millis(1_500), ..job("later") };
+    let request = pb::EnqueueRequest { start: after(crate::server::millis(1_500)), ..job("later") };
     let reply = server.enqueue(request).await.unwrap();
     assert_eq!(reply.state(), pb::JobState::Scheduled);
     let info = inner(server.admin().get_server_info(pb::GetServerInfoRequest {}).await).unwrap();

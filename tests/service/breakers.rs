@@ -2,6 +2,7 @@
 
 use crate::scene::{Scene, assert_refused};
 use crate::server::{Server, Setup, claim, inner, job, job_of, nack, steady, time, unguarded};
+use crate::shapes::{after, by_all};
 use redrive::domain::{ErrorRule, Matcher, QueueSettings, StatusPattern, Then};
 use redrive::grpc::pb;
 use std::time::Duration;
@@ -98,8 +99,12 @@ async fn a_probe_is_marked_and_its_ack_lets_everything_flow() {
 async fn a_probe_that_fails_is_not_counted_and_never_the_last_attempt() {
     let server = Server::start().await;
     let one_shot = pb::RetryPolicy { max_retries: Some(0), ..Default::default() };
-    let urgent =
-        pb::EnqueueRequest { priority: 1, delay: time(60, 0), retry_policy: Some(one_shot), ..job_of("q", "one-shot") };
+    let urgent = pb::EnqueueRequest {
+        priority: 1,
+        start: after(time(60, 0)),
+        retry_policy: Some(one_shot),
+        ..job_of("q", "one-shot")
+    };
     server.enqueue(urgent).await.unwrap();
     server.trip().await;
     server.pass(Duration::from_secs(60)).await;
@@ -270,7 +275,7 @@ async fn a_full_dead_letter_queue_loses_nothing_and_recovers_when_there_is_room(
     let overflow = page.dead_letters.iter().filter(|letter| letter.overflow).count();
     assert_eq!((page.dead_letters.len(), overflow), (30, 20));
     assert_eq!(page.dead_letters[29].context["dlq_breaker"], "OPEN");
-    let all = pb::RequeueRequest { queue: "dlq:q".into(), all: true, ..Default::default() };
+    let all = pb::RequeueRequest { queue: "dlq:q".into(), selector: by_all(), ..Default::default() };
     assert_eq!(server.requeue(all).await.unwrap().requeued, 30);
     let breaker = server.breaker("dlq:q").await.unwrap();
     assert_eq!(breaker.state(), pb::BreakerState::Closed);

@@ -1,6 +1,7 @@
 //! Who gets which job, in which order, how many, and why none.
 
 use crate::server::{Server, claim, claim_of, error, job, job_of, long, millis, nack, steady, time, unguarded};
+use crate::shapes::after;
 use redrive::grpc::pb;
 use std::time::Duration;
 
@@ -159,7 +160,7 @@ async fn the_same_request_gets_its_jobs_again() {
 #[tokio::test]
 async fn a_claim_that_gets_nothing_says_why_for_each_queue() {
     let server = Server::start().await;
-    server.enqueue(pb::EnqueueRequest { delay: millis(2_500), ..job("later") }).await.unwrap();
+    server.enqueue(pb::EnqueueRequest { start: after(millis(2_500)), ..job("later") }).await.unwrap();
     server.enqueue(job("empty")).await.unwrap();
     let lease = server.take("empty").await.lease;
     server.ack(&lease).await.unwrap();

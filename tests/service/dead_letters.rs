@@ -1,6 +1,7 @@
 //! What a dead letter keeps, and how the dead are listed.
 
 use crate::server::{Server, Setup, at, claim, error, job_of, long, millis, nack, steady};
+use crate::shapes::{by_ids, expires_in};
 use prost_types::{Struct, Value, value::Kind};
 use redrive::domain::{DeadLetterSettings, Limits, QueueSettings};
 use redrive::grpc::pb;
@@ -58,7 +59,7 @@ async fn a_dead_letter_tells_the_whole_story() {
     let server = Server::start().await;
     failed_four_times(&server).await;
     let mut page = server.list_dead(full("q")).await.unwrap();
-    assert_eq!((page.total_count, page.dead_letters.len()), (1, 1));
+    assert_eq!((page.queue_total, page.dead_letters.len()), (1, 1));
     let letter = page.dead_letters.remove(0);
     assert_eq!(letter.reason(), pb::DeadReason::Exhausted);
     assert_eq!((letter.attempt_count, letter.redrives, letter.overflow), (4, 0, false));
@@ -157,9 +158,10 @@ async fn pages_are_stable_while_more_die_and_some_leave() {
     assert!(walked.iter().all(|page| page.len() <= 2));
 
     let first = server.list_dead(by_two.clone()).await.unwrap();
-    assert_eq!((first.dead_letters.len(), first.total_count), (2, 5));
+    assert_eq!((first.dead_letters.len(), first.queue_total), (2, 5));
     server.dead_letter("q", "f", error("E")).await;
-    let requeue = pb::RequeueRequest { queue: "q".into(), job_ids: vec!["a".into(), "c".into()], ..Default::default() };
+    let requeue =
+        pb::RequeueRequest { queue: "q".into(), selector: by_ids(vec!["a".into(), "c".into()]), ..Default::default() };
     server.requeue(requeue).await.unwrap();
     let rest = pb::ListDeadLettersRequest { page_token: first.next_page_token, ..by_two };
     assert_eq!(pages(&server, rest).await.concat(), ["d", "e", "f"]);
@@ -173,7 +175,7 @@ async fn listing_by_any_name_removes_nothing() {
         assert_eq!(server.list_dead(list("q")).await.unwrap().dead_letters.len(), 1);
         assert_eq!(server.list_dead(list("dlq:q")).await.unwrap().dead_letters.len(), 1);
         let overflow = server.list_dead(list("dlq:overflow:q")).await.unwrap();
-        assert_eq!((overflow.dead_letters.len(), overflow.total_count), (0, 0));
+        assert_eq!((overflow.dead_letters.len(), overflow.queue_total), (0, 0));
     }
 }
 
@@ -196,7 +198,7 @@ async fn pages_have_a_hundred_by_default_and_at_most_a_thousand() {
         server.settle(settle).await.unwrap();
     }
     let page = server.list_dead(list("q")).await.unwrap();
-    assert_eq!((page.dead_letters.len(), page.total_count), (100, 1_001));
+    assert_eq!((page.dead_letters.len(), page.queue_total), (100, 1_001));
     let greedy = pb::ListDeadLettersRequest { page_size: u32::MAX, ..list("q") };
     let page = server.list_dead(greedy).await.unwrap();
     assert_eq!(page.dead_letters.len(), 1_000);
@@ -242,7 +244,7 @@ async fn what_finds_the_dead_letters_full_is_marked_and_kept() {
 #[tokio::test]
 async fn a_job_that_expired_unseen_has_no_failure() {
     let server = Server::start().await;
-    let request = pb::EnqueueRequest { expires_in: millis(500), ..job_of("q", "late") };
+    let request = pb::EnqueueRequest { deadline: expires_in(millis(500)), ..job_of("q", "late") };
     server.enqueue(request).await.unwrap();
     server.pass(Duration::from_secs(1)).await;
     let letter = server.list_dead(full("q")).await.unwrap().dead_letters.remove(0);

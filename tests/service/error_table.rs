@@ -1,6 +1,7 @@
 //! Every error with its code and reason, the table of them in README.md, and what all of them have in common.
 
 use crate::server::{Server, claim};
+use prost::Message;
 use redrive::domain::{QueueName, State};
 use redrive::grpc::{Reason, pb};
 use redrive::queue::{Error, Refusal};
@@ -88,6 +89,15 @@ fn every_error_has_its_reason_and_says_whether_trying_again_helps() {
         let status = Status::from(error);
         let details = status.get_error_details();
         let info = details.error_info().expect("every error has a reason");
+        // The same for callers that read plain trailers, and for those with one decoder for calls and items of batches.
+        assert_eq!(status.metadata().get("redrive-reason").unwrap(), &info.reason);
+        let whole = tonic_types::pb::Status::decode(status.details()).unwrap();
+        let item = whole.details.iter().find(|detail| detail.type_url.ends_with("/redrive.v1.ItemError")).unwrap();
+        let item = pb::ItemError::decode(&item.value[..]).unwrap();
+        assert_eq!(
+            (&item.reason, item.code, item.message.as_str()),
+            (&info.reason, status.code().into(), status.message())
+        );
         assert_eq!((info.reason.as_str(), info.domain.as_str()), (reason.as_str(), "redrive"));
         assert!(info.reason.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
         assert_eq!(status.code(), reason.code());

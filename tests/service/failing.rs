@@ -1,6 +1,7 @@
 //! The life of a job that fails, and who decides about it.
 
 use crate::server::{Server, Setup, at, claim, error, inner, job, job_of, long, millis, nack, steady, time, unguarded};
+use crate::shapes::expires_in;
 use redrive::domain::{ErrorRule, Glob, Matcher, PolicyOverride, QueueSettings, RetryPolicy, StatusPattern, Then};
 use redrive::grpc::pb;
 use std::time::Duration;
@@ -251,7 +252,7 @@ async fn an_upstreams_retry_after_is_kept_to_and_spread() {
 #[tokio::test]
 async fn a_retry_that_would_miss_the_deadline_dies_at_once() {
     let server = Server::start().await;
-    let request = pb::EnqueueRequest { expires_in: time(5, 0), ..job("q") };
+    let request = pb::EnqueueRequest { deadline: expires_in(time(5, 0)), ..job("q") };
     server.enqueue(request).await.unwrap();
     let lease = server.take("q").await.lease;
     let dead = server.nack(nack(&lease, "E")).await.unwrap();
@@ -262,7 +263,7 @@ async fn a_retry_that_would_miss_the_deadline_dies_at_once() {
 #[tokio::test]
 async fn a_job_past_its_deadline_is_not_run_any_more() {
     let server = Server::start().await;
-    let request = pb::EnqueueRequest { expires_in: time(5, 0), ..job_of("q", "late") };
+    let request = pb::EnqueueRequest { deadline: expires_in(time(5, 0)), ..job_of("q", "late") };
     server.enqueue(request).await.unwrap();
     server.pass(Duration::from_secs(5)).await;
     assert!(server.claim(claim("q")).await.unwrap().jobs.is_empty());

@@ -1,6 +1,7 @@
 //! Dead letters found by what they died of, over the wire.
 
 use crate::server::{Server, Setup, error, job_of, nack, steady};
+use crate::shapes::{self, by_filter};
 use prost_types::Timestamp;
 use redrive::{domain::Limits, grpc::pb};
 use std::time::Duration;
@@ -80,7 +81,7 @@ async fn dead_letters_are_found_by_each_field() {
 async fn a_page_may_be_empty_and_still_have_a_next() {
     let server = three_deaths(Limits { filtered: 2, ..Limits::default() }).await;
     let first = server.list_dead(list(of_type("Refused"))).await.unwrap();
-    assert_eq!((ids(&first).as_str(), first.total_count), ("", 3));
+    assert_eq!((ids(&first).as_str(), first.queue_total), ("", 3));
     let page_token = first.next_page_token;
     let go_on = pb::ListDeadLettersRequest { page_token: page_token.clone(), ..list(of_type("Refused")) };
     let second = server.list_dead(go_on).await.unwrap();
@@ -97,8 +98,12 @@ async fn a_page_may_be_empty_and_still_have_a_next() {
 #[tokio::test]
 async fn after_the_fix_only_what_it_mends_goes_back() {
     let server = three_deaths(Limits::default()).await;
-    let one =
-        pb::RequeueRequest { queue: "q".into(), filter: Some(of_type("Timeout*")), limit: 1, ..Default::default() };
+    let one = pb::RequeueRequest {
+        queue: "q".into(),
+        selector: by_filter(of_type("Timeout*")),
+        limit: 1,
+        ..Default::default()
+    };
     let dry = pb::RequeueRequest { dry_run: true, limit: 0, ..one.clone() };
     assert_eq!(server.requeue(dry).await.unwrap().job_ids, ["slow-1", "slow-2"]);
     let first = server.requeue(one.clone()).await.unwrap();
@@ -119,7 +124,10 @@ async fn after_the_fix_only_what_it_mends_goes_back() {
 async fn a_job_that_never_ran_is_found_by_its_death() {
     let server = Server::start().await;
     let expires_in = crate::server::time(1, 0);
-    server.enqueue(pb::EnqueueRequest { expires_in, ..job_of("q", "late") }).await.unwrap();
+    server
+        .enqueue(pb::EnqueueRequest { deadline: shapes::expires_in(expires_in), ..job_of("q", "late") })
+        .await
+        .unwrap();
     server.pass(Duration::from_secs(1)).await;
     let reason = pb::DeadReason::Expired.into();
     assert_eq!(find(&server, pb::DeadLetterFilter { reason, ..Default::default() }).await, "late");

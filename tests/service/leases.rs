@@ -2,6 +2,7 @@
 
 use crate::scene::assert_refused;
 use crate::server::{Server, at, claim, extend, job, job_of, nack, time};
+use crate::shapes::by_all;
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -108,7 +109,7 @@ async fn a_requeue_does_not_bring_old_leases_back_to_life() {
     let lease = server.take("q").await.lease;
     let permanent = pb::NackRequest { kind: pb::NackKind::Permanent.into(), ..nack(&lease, "E") };
     server.nack(permanent).await.unwrap();
-    let all = pb::RequeueRequest { queue: "q".into(), all: true, ..Default::default() };
+    let all = pb::RequeueRequest { queue: "q".into(), selector: by_all(), ..Default::default() };
     assert_eq!(server.requeue(all).await.unwrap().requeued, 1);
     assert_refused(&server.ack(&lease).await.unwrap_err(), LOST.0, LOST.1, &[]);
     assert_refused(&server.extend(extend(&lease)).await.unwrap_err(), LOST.0, LOST.1, &[]);

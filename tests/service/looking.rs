@@ -2,6 +2,7 @@
 
 use crate::scene::{Scene, assert_refused};
 use crate::server::{Server, Setup, claim, inner, job, job_of, nack, steady};
+use crate::shapes::by_all;
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -117,8 +118,8 @@ async fn a_configured_queue_is_there_before_its_first_job() {
     let idle = server.claim(claim("payments")).await.unwrap().idle;
     assert_eq!(idle[0].reason(), pb::IdleReason::Empty);
     let list = pb::ListDeadLettersRequest { queue: "payments".into(), ..Default::default() };
-    assert_eq!(server.list_dead(list).await.unwrap().total_count, 0);
-    let all = pb::RequeueRequest { queue: "payments".into(), all: true, ..Default::default() };
+    assert_eq!(server.list_dead(list).await.unwrap().queue_total, 0);
+    let all = pb::RequeueRequest { queue: "payments".into(), selector: by_all(), ..Default::default() };
     assert_eq!(server.requeue(all).await.unwrap().requeued, 0);
     let refused = server.get_job_in("x", "payments").await.unwrap_err();
     assert_refused(&refused, Code::NotFound, "JOB_NOT_FOUND", &[]);
@@ -132,28 +133,14 @@ async fn the_server_says_what_it_is_and_what_it_holds_itself_to() {
     assert_eq!((info.engine.as_str(), info.durability.as_str()), ("embedded", "fsync"));
     assert_eq!(info.server_time.unwrap().seconds, 1_800_000_000);
     assert!(info.warnings.is_empty(), "{:?}", info.warnings);
-    for (name, value) in [
-        ("body", "1 MiB"),
-        ("header_entries", "64"),
-        ("headers", "16 KiB"),
-        ("batch_items", "1000"),
-        ("batch", "4 MiB"),
-        ("reply", "3.5 MiB"),
-        ("wait", "30s"),
-        ("lease_min", "1s"),
-        ("lease_max", "1d"),
-        ("delay", "366d"),
-        ("name", "256 B"),
-        ("note", "1 KiB"),
-        ("checkpoint", "16 KiB"),
-        ("details", "16 KiB"),
-        ("result", "64 KiB"),
-        ("queues", "10000"),
-        ("page_size_default", "100"),
-        ("page_size_max", "1000"),
-        ("bulk_default", "1000"),
-        ("bulk_max", "10000"),
-    ] {
-        assert_eq!(info.limits[name], value, "{name}");
-    }
+    let limits = info.limits.unwrap();
+    assert_eq!((limits.body_bytes, limits.headers_bytes, limits.batch_bytes), (1 << 20, 16 << 10, 4 << 20));
+    assert_eq!((limits.reply_bytes, limits.note_bytes, limits.checkpoint_bytes), (7 << 19, 1 << 10, 16 << 10));
+    assert_eq!((limits.details_bytes, limits.result_bytes, limits.name_bytes), (16 << 10, 64 << 10, 256));
+    assert_eq!((limits.header_entries, limits.batch_items, limits.queues), (64, 1_000, 10_000));
+    assert_eq!((limits.page_size_default, limits.page_size_max), (100, 1_000));
+    assert_eq!((limits.bulk_default, limits.bulk_max, limits.filtered), (1_000, 10_000, 10_000));
+    let seconds = [limits.wait, limits.lease_min, limits.lease_max, limits.delay].map(|time| time.unwrap().seconds);
+    assert_eq!(seconds, [30, 1, 86_400, 366 * 86_400]);
+    assert!(info.features.is_empty());
 }

@@ -39,6 +39,7 @@ mod seeds;
 mod sent_round;
 mod server;
 mod settling;
+mod shapes;
 mod stats;
 mod stepping_in;
 mod waiters;

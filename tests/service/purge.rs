@@ -1,6 +1,7 @@
 //! Dead letters that are removed for good.
 
 use crate::server::{Server, error, job_of, text};
+use crate::shapes::{by_all, by_filter, by_ids, by_oldest};
 use redrive::grpc::pb;
 use tonic::Code;
 
@@ -9,7 +10,7 @@ fn purge(queue: &str) -> pb::PurgeDeadLettersRequest {
 }
 
 fn all(queue: &str) -> pb::PurgeDeadLettersRequest {
-    pb::PurgeDeadLettersRequest { all: true, ..purge(queue) }
+    pb::PurgeDeadLettersRequest { selector: by_all(), ..purge(queue) }
 }
 
 async fn dead(ids: &[&str]) -> Server {
@@ -31,7 +32,7 @@ async fn by_id_those_that_are_dead_go() {
     let server = dead(&["a", "b", "c"]).await;
     server.enqueue(job_of("q", "alive")).await.unwrap();
     let job_ids = ["c", "missing", "alive"].map(str::to_owned).into();
-    let request = pb::PurgeDeadLettersRequest { job_ids, reason: "no use".into(), ..purge("dlq:q") };
+    let request = pb::PurgeDeadLettersRequest { selector: by_ids(job_ids), reason: "no use".into(), ..purge("dlq:q") };
     let reply = server.purge(request.clone()).await.unwrap();
     let skipped: Vec<_> = reply.skipped.iter().map(|job| job.job_id.as_str()).collect();
     assert_eq!((reply.purged, skipped), (1, vec!["missing", "alive"]));
@@ -71,12 +72,12 @@ async fn the_oldest_and_what_a_filter_finds_can_go() {
     let server = dead(&["a", "b"]).await;
     server.dead_letter("q", "c", error("Timeout")).await;
     let filter = Some(pb::DeadLetterFilter { error_type: "Time*".into(), ..Default::default() });
-    let found = pb::PurgeDeadLettersRequest { filter, ..purge("q") };
+    let found = pb::PurgeDeadLettersRequest { selector: filter.and_then(by_filter), ..purge("q") };
     let dry = pb::PurgeDeadLettersRequest { dry_run: true, ..found.clone() };
     assert_eq!(server.purge(dry).await.unwrap().purged, 1);
     assert_eq!(left(&server).await, "abc");
     assert_eq!(server.purge(found).await.unwrap().purged, 1);
-    let oldest = pb::PurgeDeadLettersRequest { oldest: 1, ..purge("q") };
+    let oldest = pb::PurgeDeadLettersRequest { selector: by_oldest(1), ..purge("q") };
     let reply = server.purge(oldest).await.unwrap();
     assert_eq!((reply.purged, reply.has_more), (1, true));
     assert_eq!(left(&server).await, "b");
@@ -85,16 +86,17 @@ async fn the_oldest_and_what_a_filter_finds_can_go() {
 #[tokio::test]
 async fn a_call_that_comes_again_gets_its_first_answer() {
     let server = dead(&["a", "b", "c"]).await;
-    let one = pb::PurgeDeadLettersRequest { oldest: 1, request_id: "p".into(), ..purge("q") };
+    let one = pb::PurgeDeadLettersRequest { selector: by_oldest(1), request_id: "p".into(), ..purge("q") };
     let first = server.purge(one.clone()).await.unwrap();
     assert_eq!(server.purge(one.clone()).await.unwrap(), first);
-    let back = pb::RequeueRequest { queue: "q".into(), oldest: 1, request_id: "r".into(), ..Default::default() };
+    let back =
+        pb::RequeueRequest { queue: "q".into(), selector: by_oldest(1), request_id: "r".into(), ..Default::default() };
     let requeued = server.requeue(back.clone()).await.unwrap();
     assert_eq!(requeued.job_ids, ["b"]);
     assert_eq!(server.requeue(back.clone()).await.unwrap(), requeued);
     assert_eq!(left(&server).await, "c");
 
-    let other = pb::PurgeDeadLettersRequest { oldest: 2, ..one.clone() };
+    let other = pb::PurgeDeadLettersRequest { selector: by_oldest(2), ..one.clone() };
     let refused = [
         server.purge(other).await.unwrap_err(),
         server.requeue(pb::RequeueRequest { reason: "why".into(), ..back }).await.unwrap_err(),

@@ -1,6 +1,7 @@
 //! What the log says while there are dead letters.
 
 use crate::server::{Server, error, job_of, time};
+use crate::shapes;
 use redrive::{domain::Timestamp, grpc::pb};
 use std::time::Duration;
 
@@ -11,7 +12,10 @@ async fn the_log_tells_of_dead_letters_every_ten_minutes() {
     let minute = Duration::from_secs(60);
     assert_eq!(server.service.remind_if_due(&mut next).await, Ok(None), "there are none");
     let expires_in = time(1, 0);
-    server.enqueue(pb::EnqueueRequest { expires_in, ..job_of("late", "z") }).await.unwrap();
+    server
+        .enqueue(pb::EnqueueRequest { deadline: shapes::expires_in(expires_in), ..job_of("late", "z") })
+        .await
+        .unwrap();
     for _ in 0..2 {
         server.pass(Duration::from_secs(1)).await;
     }

@@ -1,6 +1,7 @@
 //! Dead letters on their way back to work.
 
 use crate::server::{Server, Setup, claim, error, job, job_of, nack, text, time};
+use crate::shapes::{by_all, by_ids, by_oldest, expires_in};
 use redrive::{domain::Limits, grpc::pb};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ fn requeue(queue: &str) -> pb::RequeueRequest {
 }
 
 fn all(queue: &str) -> pb::RequeueRequest {
-    pb::RequeueRequest { all: true, ..requeue(queue) }
+    pb::RequeueRequest { selector: by_all(), ..requeue(queue) }
 }
 
 /// A server on whose queue `q` these have died, in this order.
@@ -31,7 +32,7 @@ async fn by_id_those_that_are_dead_go_back() {
     let server = dead(&["a", "b", "c"]).await;
     server.enqueue(job_of("q", "alive")).await.unwrap();
     let job_ids = ["c", "missing", "a", "alive"].map(str::to_owned).into();
-    let reply = server.requeue(pb::RequeueRequest { job_ids, ..requeue("q") }).await.unwrap();
+    let reply = server.requeue(pb::RequeueRequest { selector: by_ids(job_ids), ..requeue("q") }).await.unwrap();
     assert_eq!((reply.requeued, reply.job_ids.clone()), (2, vec!["c".into(), "a".into()]));
     let expected = [("missing", "JOB_NOT_FOUND"), ("alive", "JOB_NOT_FOUND")];
     assert_eq!(skipped(&reply), expected);
@@ -43,7 +44,7 @@ async fn by_id_those_that_are_dead_go_back() {
 #[tokio::test]
 async fn the_oldest_go_first() {
     let server = dead(&["a", "b", "c"]).await;
-    let oldest = pb::RequeueRequest { oldest: 2, ..requeue("dlq:q") };
+    let oldest = pb::RequeueRequest { selector: by_oldest(2), ..requeue("dlq:q") };
     let reply = server.requeue(oldest).await.unwrap();
     assert_eq!(reply.job_ids, ["a", "b"]);
     assert!(reply.has_more);
@@ -78,7 +79,7 @@ async fn a_limit_over_the_limit_is_cut() {
     assert_eq!(server.requeue(all("q")).await.unwrap().requeued, 1);
     let greedy = pb::RequeueRequest { limit: u32::MAX, ..all("q") };
     assert_eq!(server.requeue(greedy).await.unwrap().requeued, 2);
-    let oldest = pb::RequeueRequest { oldest: u32::MAX, ..requeue("q") };
+    let oldest = pb::RequeueRequest { selector: by_oldest(u32::MAX), ..requeue("q") };
     assert_eq!(server.requeue(oldest).await.unwrap().requeued, 1);
 }
 
@@ -96,7 +97,7 @@ async fn a_dry_run_tells_and_moves_nothing() {
 async fn a_requeued_job_starts_again_and_keeps_its_history() {
     let server = Server::start().await;
     let body = text("payload");
-    let request = pb::EnqueueRequest { expires_in: time(60, 0), body, ..job_of("q", "x") };
+    let request = pb::EnqueueRequest { deadline: expires_in(time(60, 0)), body, ..job_of("q", "x") };
     server.enqueue(request).await.unwrap();
     for _ in 0..4 {
         let lease = server.take("q").await.lease;

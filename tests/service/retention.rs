@@ -14,8 +14,8 @@ async fn dead_letters_go_when_their_retention_is_over() {
     server.dead_letter("q", "a", error("E")).await;
     server.pass(Duration::from_secs(3_599)).await;
     let list = || pb::ListDeadLettersRequest { queue: "q".into(), ..Default::default() };
-    assert_eq!(server.list_dead(list()).await.unwrap().total_count, 1);
+    assert_eq!(server.list_dead(list()).await.unwrap().queue_total, 1);
     server.pass(Duration::from_secs(1)).await;
-    assert_eq!(server.list_dead(list()).await.unwrap().total_count, 0);
+    assert_eq!(server.list_dead(list()).await.unwrap().queue_total, 0);
     assert_eq!(server.get_job("a").await.unwrap_err().code(), tonic::Code::NotFound);
 }

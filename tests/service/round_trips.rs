@@ -1,6 +1,7 @@
 //! What is said on the wire is understood as it was meant: values of every kind come back, and none makes reading stumble.
 
 use crate::server::{Server, Setup, error, inner, job, job_of};
+use crate::shapes::{self, by_oldest};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use pb::enqueue_request::Body;
 use proptest::prelude::*;
@@ -54,7 +55,7 @@ fn durations_read_back() {
 fn times_read_back() {
     with_any((NOW..NOW + 366 * DAY, 0..1_000), async |server, (seconds, millis)| {
         let run_at = Some(Timestamp { seconds, nanos: millis * 1_000_000 });
-        let enqueued = server.enqueue(pb::EnqueueRequest { run_at, ..job("times") }).await;
+        let enqueued = server.enqueue(pb::EnqueueRequest { start: shapes::run_at(run_at), ..job("times") }).await;
         assert_eq!(enqueued.unwrap().run_at, run_at);
     });
 }
@@ -65,7 +66,7 @@ fn no_duration_or_time_makes_reading_stumble() {
         let base_delay = Some(Duration { seconds, nanos });
         is_read(explain(server, pb::RetryPolicy { base_delay, ..Default::default() }).await);
         let run_at = Some(Timestamp { seconds, nanos });
-        is_read(server.enqueue(pb::EnqueueRequest { run_at, ..job("times") }).await);
+        is_read(server.enqueue(pb::EnqueueRequest { start: shapes::run_at(run_at), ..job("times") }).await);
     });
 }
 
@@ -221,8 +222,13 @@ fn no_token_makes_reading_stumble() {
             server.list_dead(pb::ListDeadLettersRequest { queue, page_size: 1, page_token, ..Default::default() }).await
         };
         let oldest = async |cutoff| {
-            let request =
-                pb::RequeueRequest { queue: "q".into(), oldest: 1, dry_run: true, cutoff, ..Default::default() };
+            let request = pb::RequeueRequest {
+                queue: "q".into(),
+                selector: by_oldest(1),
+                dry_run: true,
+                cutoff,
+                ..Default::default()
+            };
             server.requeue(request).await
         };
         let token = jobs(String::new()).await.unwrap().next_page_token;

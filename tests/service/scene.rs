@@ -1,6 +1,7 @@
 //! A server with one job in every state, on which bad calls must leave no mark.
 
 use crate::server::{Server, Setup, error, job_of, steady, time};
+use crate::shapes::after;
 use redrive::{domain::QueueSettings, grpc::pb};
 use std::{fmt::Debug, future::Future, time::Duration};
 use tonic::{Code, Status};
@@ -35,7 +36,7 @@ impl Scene {
         server.enqueue(job_of("q", "running")).await.unwrap();
         let lease = server.take("q").await.lease;
         server.enqueue(job_of("q", "waiting")).await.unwrap();
-        let later = pb::EnqueueRequest { delay: time(60, 0), ..job_of("q", "later") };
+        let later = pb::EnqueueRequest { start: after(time(60, 0)), ..job_of("q", "later") };
         server.enqueue(later).await.unwrap();
         Self { server, lease }
     }

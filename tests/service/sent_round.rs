@@ -1,6 +1,7 @@
 //! Ten thousand dead letters are sent back in steps while their worker fails them again, and a reader lists them.
 
 use crate::server::{Server, claim, inner, job_of, nack, time};
+use crate::shapes::by_filter;
 use crate::stats::assert_balanced;
 use redrive::grpc::pb;
 use std::collections::HashSet;
@@ -51,7 +52,8 @@ async fn all_dead() -> Server {
 /// The operator: step by step until there is no more. Says who was sent, and in how many steps.
 async fn send_round(server: &Server) -> (Vec<String>, u32) {
     let filter = pb::DeadLetterFilter { error_type: "Timeout".into(), ..Default::default() };
-    let mut request = pb::RequeueRequest { queue: "q".into(), filter: Some(filter), limit: STEP, ..Default::default() };
+    let mut request =
+        pb::RequeueRequest { queue: "q".into(), selector: by_filter(filter), limit: STEP, ..Default::default() };
     let (mut sent, mut steps) = (Vec::new(), 0);
     loop {
         let reply = server.requeue(request.clone()).await.unwrap();

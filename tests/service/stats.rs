@@ -2,6 +2,7 @@
 
 use crate::scene::{Scene, assert_refused};
 use crate::server::{Server, Setup, claim, error, job, job_of, nack, steady, time};
+use crate::shapes::{after, by_all};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::Code;
@@ -19,7 +20,7 @@ async fn after_a_mixed_story_the_totals_add_up() {
     for _ in 0..4 {
         server.enqueue(job("q")).await.unwrap();
     }
-    server.enqueue(pb::EnqueueRequest { delay: time(3_600, 0), ..job("q") }).await.unwrap();
+    server.enqueue(pb::EnqueueRequest { start: after(time(3_600, 0)), ..job("q") }).await.unwrap();
     // One succeeds at once, one after a retry, one never, one is lost with its worker.
     let lease = server.take("q").await.lease;
     server.ack(&lease).await.unwrap();
@@ -33,8 +34,12 @@ async fn after_a_mixed_story_the_totals_add_up() {
     let lease = server.take("q").await.lease;
     server.ack(&lease).await.unwrap();
     server.dead_letter("other", "moves", error("E")).await;
-    let requeue =
-        pb::RequeueRequest { queue: "other".into(), target_queue: "q".into(), all: true, ..Default::default() };
+    let requeue = pb::RequeueRequest {
+        queue: "other".into(),
+        target_queue: "q".into(),
+        selector: by_all(),
+        ..Default::default()
+    };
     server.requeue(requeue).await.unwrap();
 
     let stats = server.stats("q").await.unwrap();

@@ -2,6 +2,7 @@
 
 use crate::scene::Scene;
 use crate::server::{Server, claim, extend, inner, job_of, nack, time};
+use crate::shapes::{after, by_ids};
 use crate::stats::assert_balanced;
 use redrive::grpc::pb;
 use std::time::Duration;
@@ -45,7 +46,8 @@ async fn the_worker_of_a_running_job_learns_of_it_by_extend() {
     let info = server.get_job("running").await.unwrap();
     assert_eq!((info.state(), info.dead_reason()), (pb::JobState::Dead, pb::DeadReason::Cancelled));
     assert_eq!(info.attempts[0].status(), pb::AttemptStatus::Cancelled);
-    let requeue = pb::RequeueRequest { queue: "q".into(), job_ids: vec!["running".into()], ..Default::default() };
+    let requeue =
+        pb::RequeueRequest { queue: "q".into(), selector: by_ids(vec!["running".into()]), ..Default::default() };
     assert_eq!(server.requeue(requeue).await.unwrap().requeued, 1);
     assert!(!server.get_job("running").await.unwrap().cancel_requested);
 }
@@ -81,7 +83,7 @@ async fn a_job_runs_before_its_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_worker_gets_the_job_that_is_run_now() {
     let server = Server::start().await;
-    let later = pb::EnqueueRequest { delay: time(3_600, 0), ..job_of("q", "x") };
+    let later = pb::EnqueueRequest { start: after(time(3_600, 0)), ..job_of("q", "x") };
     server.enqueue(later).await.unwrap();
     let waiting = pb::ClaimRequest { wait: time(25, 0), ..claim("q") };
     let mut client = server.queue();

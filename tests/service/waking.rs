@@ -1,6 +1,7 @@
 //! Waiting workers: woken when there is work, in time, and no more of them than needed. In real time.
 
 use crate::server::{Server, Setup, at, claim, job, job_of, long, nack, steady, time};
+use crate::shapes::after;
 use redrive::domain::QueueName;
 use redrive::grpc::pb;
 use redrive::queue::Settlements;
@@ -75,7 +76,7 @@ async fn a_delayed_job_reaches_a_waiting_worker_when_it_is_due() {
     let server = in_real_time(Duration::ZERO).await;
     let waiting = worker(&server, "q");
     server.service.queues().host().looked(1).await;
-    let request = pb::EnqueueRequest { delay: time(0, 200_000_000), ..job("q") };
+    let request = pb::EnqueueRequest { start: after(time(0, 200_000_000)), ..job("q") };
     let run_at = at(server.enqueue(request).await.unwrap().run_at);
     let reply = waiting.await.unwrap().unwrap();
     let late = at(reply.server_time) - run_at;
@@ -85,7 +86,7 @@ async fn a_delayed_job_reaches_a_waiting_worker_when_it_is_due() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_comes_due_in_a_paused_queue_wakes_no_waiter() {
     let server = in_real_time(Duration::ZERO).await;
-    let request = pb::EnqueueRequest { delay: time(0, 100_000_000), ..job_of("q", "paused") };
+    let request = pb::EnqueueRequest { start: after(time(0, 100_000_000)), ..job_of("q", "paused") };
     server.enqueue(request).await.unwrap();
     let pause = pb::PauseQueueRequest { queue: "q".into(), ..Default::default() };
     server.admin().pause_queue(pause).await.unwrap();
@@ -123,7 +124,7 @@ async fn the_job_of_a_worker_that_died_reaches_another_when_its_lease_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_poll_answers_before_the_callers_deadline() {
     let server = in_real_time(Duration::ZERO).await;
-    server.enqueue(pb::EnqueueRequest { delay: time(60, 0), ..job("q") }).await.unwrap();
+    server.enqueue(pb::EnqueueRequest { start: after(time(60, 0)), ..job("q") }).await.unwrap();
     for timeout in [600, 100] {
         let mut request = Request::new(pb::ClaimRequest { wait: time(25, 0), ..claim("q") });
         request.set_timeout(Duration::from_millis(timeout));

@@ -2,6 +2,7 @@
 
 use crate::scene::assert_refused;
 use crate::server::{Server, Setup, ack, extend, inner, job, job_of, nack, steady, text, time};
+use crate::shapes::after;
 use redrive::grpc::pb;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -155,7 +156,7 @@ async fn why_nothing_comes_is_said_when_it_changes() {
     worker.jobs().await;
     let empty = worker.hears().await.unwrap().unwrap();
     assert_eq!(empty.idle[0].reason(), pb::IdleReason::Empty);
-    server.enqueue(pb::EnqueueRequest { delay: time(60, 0), ..job("q") }).await.unwrap();
+    server.enqueue(pb::EnqueueRequest { start: after(time(60, 0)), ..job("q") }).await.unwrap();
     let pause = pb::PauseQueueRequest { queue: "q".into(), ..Default::default() };
     server.admin().pause_queue(pause).await.unwrap();
     worker.says(credit(1)).await;

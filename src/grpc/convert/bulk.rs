@@ -1,7 +1,7 @@
 //! Dead letters sent back to work, or removed.
 
 use super::check::{Check, Invalid};
-use super::dead_selection::{PURGE, REQUEUE, cutoff_name, selected, skipped_out};
+use super::dead_selection::{PURGE, REQUEUE, Selection, cutoff_name, selected, skipped_out};
 use super::page_token::{self, Kind};
 use super::{Context, count};
 use crate::grpc::pb;
@@ -42,7 +42,15 @@ fn request_id(check: &mut Check<'_>, id: &str, request: &impl Message) -> Option
 pub(crate) fn requeue(context: &Context<'_>, request: pb::RequeueRequest) -> Result<Requeue, Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selected = selected(&mut check, REQUEUE, &request);
+    let selection = Selection {
+        call: REQUEUE,
+        queue: &request.queue,
+        selector: request.selector,
+        limit: request.limit,
+        dry_run: request.dry_run,
+        cutoff: &request.cutoff,
+    };
+    let selected = selected(&mut check, selection);
     let target = check.queue_if_given("target_queue", &request.target_queue);
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let requeue = selected.map(|(part, which)| Requeue {
@@ -70,18 +78,15 @@ pub(crate) fn requeue_response(asked: &Asked, requeued: Requeued) -> pb::Requeue
 pub(crate) fn purge(context: &Context<'_>, request: pb::PurgeDeadLettersRequest) -> Result<(Purge, String), Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = pb::RequeueRequest {
-        queue: request.queue,
-        job_ids: request.job_ids,
-        filter: request.filter,
-        oldest: request.oldest,
-        all: request.all,
+    let selection = Selection {
+        call: PURGE,
+        queue: &request.queue,
+        selector: request.selector,
         limit: request.limit,
         dry_run: request.dry_run,
-        cutoff: request.cutoff,
-        ..pb::RequeueRequest::default()
+        cutoff: &request.cutoff,
     };
-    let selected = selected(&mut check, PURGE, &selection);
+    let selected = selected(&mut check, selection);
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let purge = |(part, which)| Purge { part, which, dry_run: request.dry_run, request: request_id };
     check.done(selected.map(purge).map(|purge| (purge, request.reason)))

@@ -17,7 +17,7 @@ pub(crate) fn list_dead_letters(
 ) -> Result<DeadLetterQuery, Invalid> {
     let mut check = Check::new(context.limits);
     let part = check.dead_part("queue", &request.queue);
-    let filter = filter(&mut check, request.filter).filter(|filter| !filter.is_empty());
+    let filter = filter(&mut check, "filter", request.filter).filter(|filter| !filter.is_empty());
     let search = filter.map(|filter| Search { filter, look_at: context.limits.filtered });
     let full = check.one_of("view", request.view) == Some(View::Full);
     let after = part.as_ref().and_then(|part| {
@@ -48,7 +48,7 @@ pub(crate) fn dead_letters_page(
     let name = query_name(&query.part, query.search.as_ref().map(|search| &search.filter));
     let (dead_letters, next_page_token) =
         page_token::page((Kind::DeadLetters, &name), limits, letters, page.next, u64::to_be_bytes);
-    pb::ListDeadLettersResponse { dead_letters, next_page_token, total_count: count(page.total) }
+    pb::ListDeadLettersResponse { dead_letters, next_page_token, queue_total: count(page.total) }
 }
 
 fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter {

@@ -4,6 +4,7 @@ use super::check::{Check, bounded};
 use super::page_token::{self, Kind};
 use crate::domain::{DeadFilter, DeadPart, Glob, JobId, MESSAGE_CHARS};
 use crate::grpc::pb;
+use crate::grpc::pb::dead_letter_selector::By;
 use crate::queue::{Deaths, Search, SkipReason, Which};
 
 /// Cut-offs of a requeue are its own; those of a purge are told apart from them.
@@ -17,19 +18,20 @@ pub(super) fn query_name(part: &DeadPart, filter: Option<&DeadFilter>) -> String
 }
 
 /// None: not given, or something in it was refused.
-pub(super) fn filter(check: &mut Check<'_>, given: Option<pb::DeadLetterFilter>) -> Option<DeadFilter> {
+pub(super) fn filter(check: &mut Check<'_>, field: &str, given: Option<pb::DeadLetterFilter>) -> Option<DeadFilter> {
     let given = given?;
-    check.name("filter.error_type", &given.error_type);
-    check.name("filter.type", &given.r#type);
-    let reason = check.one_of("filter.reason", given.reason);
+    let of = |name: &str| format!("{field}.{name}");
+    check.name(of("error_type"), &given.error_type);
+    check.name(of("type"), &given.r#type);
+    let reason = check.one_of(of("reason"), given.reason);
     let chars = given.message_contains.chars().count();
     if chars > MESSAGE_CHARS {
         let message = format!("must be at most {MESSAGE_CHARS} characters, not {chars}");
-        check.refuse("filter.message_contains", message);
+        check.refuse(of("message_contains"), message);
     }
     if !given.fingerprint.is_empty() && !is_fingerprint(&given.fingerprint) {
         let message = "a fingerprint is 16 hexadecimal digits, as DeadLetter.fingerprint shows it";
-        check.refuse("filter.fingerprint", message);
+        check.refuse(of("fingerprint"), message);
     }
     let text = |text: String| (!text.is_empty()).then_some(text);
     let died_after = given.died_after.map(whole_millis);
@@ -38,8 +40,8 @@ pub(super) fn filter(check: &mut Check<'_>, given: Option<pb::DeadLetterFilter>)
         job_type: text(given.r#type).map(Glob::new),
         reason,
         message_contains: text(given.message_contains),
-        died_after: check.timestamp("filter.died_after", died_after),
-        died_before: check.timestamp("filter.died_before", given.died_before),
+        died_after: check.timestamp(&of("died_after"), died_after),
+        died_before: check.timestamp(&of("died_before"), given.died_before),
         fingerprint: text(given.fingerprint),
         http_status: (given.http_status != 0).then_some(given.http_status),
     })
@@ -56,70 +58,65 @@ fn whole_millis(mut time: prost_types::Timestamp) -> prost_types::Timestamp {
     time
 }
 
-/// Reads what Requeue and PurgeDeadLetters have in common: the dead letters meant.
-pub(super) fn selected(check: &mut Check<'_>, call: &str, given: &pb::RequeueRequest) -> Option<(DeadPart, Which)> {
-    let part = check.dead_part("queue", &given.queue);
-    let which = selector(check, given);
+/// What Requeue and PurgeDeadLetters have in common: the dead letters meant.
+pub(super) struct Selection<'a> {
+    /// Whose cut-offs they are.
+    pub(super) call: &'a str,
+    pub(super) queue: &'a str,
+    pub(super) selector: Option<pb::DeadLetterSelector>,
+    pub(super) limit: u32,
+    pub(super) dry_run: bool,
+    pub(super) cutoff: &'a str,
+}
+
+pub(super) fn selected(check: &mut Check<'_>, given: Selection<'_>) -> Option<(DeadPart, Which)> {
+    let part = check.dead_part("queue", given.queue);
+    let which = which(check, given.selector.and_then(|selector| selector.by), given.limit);
     let (part, mut which) = part.zip(which)?;
-    let name = cutoff_name(call, &part, &which, given.dry_run);
+    let name = cutoff_name(given.call, &part, &which, given.dry_run);
     if name.is_none() && !given.cutoff.is_empty() {
         check.refuse("cutoff", "has no meaning with job_ids; leave it out");
     }
-    let left = name.and_then(|name| check.token("cutoff", (Kind::Cutoff, &name), &given.cutoff, page_token::numbers));
+    let left = name.and_then(|name| check.token("cutoff", (Kind::Cutoff, &name), given.cutoff, page_token::numbers));
     if let Which::Oldest { among, .. } | Which::Found { among, .. } = &mut which {
         *among = left.map(|[after, up_to]| Deaths { after, up_to });
     }
     Some((part, which))
 }
 
-/// Exactly one of job_ids, filter, oldest and all.
-fn selector(check: &mut Check<'_>, given: &pb::RequeueRequest) -> Option<Which> {
+fn which(check: &mut Check<'_>, by: Option<By>, given_limit: u32) -> Option<Which> {
+    const ONE_OF: &str = "say which dead letters: exactly one of job_ids, filter, oldest and all";
     let limits = check.limits;
-    let selectors = [
-        ("job_ids", !given.job_ids.is_empty()),
-        ("filter", given.filter.is_some()),
-        ("oldest", given.oldest > 0),
-        ("all", given.all),
-    ];
-    let named: Vec<_> = selectors.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
-    let limit = bounded(given.limit, limits.bulk_default, limits.bulk_max);
-    match named[..] {
-        ["job_ids"] => {
-            if given.limit > 0 {
+    let limit = bounded(given_limit, limits.bulk_default, limits.bulk_max);
+    match by {
+        Some(By::JobIds(pb::JobIds { ids })) if !ids.is_empty() => {
+            if given_limit > 0 {
                 check.refuse("limit", "has no meaning with job_ids; leave it out");
             }
-            let (most, ids) = (limits.bulk_max, given.job_ids.len());
-            if ids > most {
-                check.refuse("job_ids", format!("must be at most {most} ids, not {ids}"));
+            let (most, count) = (limits.bulk_max, ids.len());
+            if count > most {
+                check.refuse("selector.job_ids.ids", format!("must be at most {most} ids, not {count}"));
                 return None;
             }
-            let ids = given.job_ids.iter().enumerate();
-            let ids = ids.filter_map(|(at, id)| check.job_id(format_args!("job_ids[{at}]"), id));
+            let ids = ids.iter().enumerate();
+            let ids = ids.filter_map(|(at, id)| check.job_id(format_args!("selector.job_ids.ids[{at}]"), id));
             Some(Which::Ids(ids.collect()))
         }
-        ["filter"] => {
-            let filter = filter(check, given.filter.clone())?;
-            if given.filter == Some(pb::DeadLetterFilter::default()) {
-                check.refuse("filter", "is empty; to mean all of them, say `all`");
+        Some(By::Filter(given)) => {
+            if given == pb::DeadLetterFilter::default() {
+                check.refuse("selector.filter", "is empty; to mean all of them, say `all`");
             }
-            let search = Search { filter, look_at: limits.filtered };
+            let search = Search { filter: filter(check, "selector.filter", Some(given))?, look_at: limits.filtered };
             Some(Which::Found { search, limit, among: None })
         }
-        ["oldest"] => {
+        Some(By::Oldest(oldest @ 1..)) => {
             // A limit can only make it fewer.
-            let most = if given.limit > 0 { limit } else { limits.bulk_max };
-            Some(Which::Oldest { limit: (given.oldest as usize).min(most), among: None })
+            let most = if given_limit > 0 { limit } else { limits.bulk_max };
+            Some(Which::Oldest { limit: (oldest as usize).min(most), among: None })
         }
-        ["all"] => Some(Which::Oldest { limit, among: None }),
-        [] => {
-            let message = "say which dead letters: exactly one of job_ids, filter, oldest and all";
-            check.refuse("job_ids", message);
-            None
-        }
-        _ => {
-            for name in named {
-                check.refuse(name, "give exactly one of job_ids, filter, oldest and all");
-            }
+        Some(By::All(true)) => Some(Which::Oldest { limit, among: None }),
+        Some(By::JobIds(_) | By::Oldest(0) | By::All(false)) | None => {
+            check.refuse("selector", ONE_OF);
             None
         }
     }

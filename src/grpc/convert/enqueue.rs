@@ -5,9 +5,9 @@ use super::check::{Check, Invalid, Place};
 use super::same_name::SameName;
 use super::time::timestamp_out;
 use super::{Context, json, policy};
-use crate::domain::{Body, JobId, NewJob, Timestamp, When};
+use crate::domain::{Body, JobId, NewJob, When};
 use crate::grpc::pb;
-use crate::grpc::pb::enqueue_request::Body as Wire;
+use crate::grpc::pb::enqueue_request::{Body as Wire, Deadline, Start};
 use crate::queue::Enqueued;
 use crate::queue::Refusal;
 use std::collections::HashMap;
@@ -36,8 +36,14 @@ pub(crate) fn enqueue(
     check.without_meaning("breaker_key", !request.breaker_key.is_empty());
     check.without_meaning("group_key", !request.group_key.is_empty());
     let priority = priority(&mut check, request.priority);
-    let start = when(&mut check, context.now, ["delay", "run_at"], request.delay, request.run_at);
-    let expiry = when(&mut check, context.now, ["expires_in", "expires_at"], request.expires_in, request.expires_at);
+    let start = request.start.and_then(|start| match start {
+        Start::Delay(after) => check.delay("delay", Some(after)).map(When::After),
+        Start::RunAt(at) => check.timestamp_before("run_at", Some(at), context.now).map(When::At),
+    });
+    let expiry = request.deadline.and_then(|deadline| match deadline {
+        Deadline::ExpiresIn(after) => check.delay("expires_in", Some(after)).map(When::After),
+        Deadline::ExpiresAt(at) => check.timestamp_before("expires_at", Some(at), context.now).map(When::At),
+    });
     let headers = headers(&mut check, request.headers, context.trace);
     let policy = policy::policy(&mut check, "retry_policy", request.retry_policy);
     // Only where something is overridden: a broken policy of the queue is not the caller's fault.
@@ -68,20 +74,6 @@ fn priority(check: &mut Check<'_>, given: i32) -> i8 {
         check.refuse("priority", format!("must be -128 to 127, not {given}"));
         0
     })
-}
-
-/// A time that is given as a duration from now or as such, not both.
-fn when(
-    check: &mut Check<'_>, now: Timestamp, [after_field, at_field]: [&str; 2], after: Option<prost_types::Duration>,
-    at: Option<prost_types::Timestamp>,
-) -> Option<When> {
-    if after.is_some() && at.is_some() {
-        check.refuse(after_field, format!("give either this or {at_field}"));
-        check.refuse(at_field, format!("give either this or {after_field}"));
-    }
-    let after = check.delay(after_field, after);
-    let at = check.timestamp_before(at_field, at, now);
-    after.map(When::After).or_else(|| at.map(When::At))
 }
 
 /// In the order of their names. Trace headers of the call are added where there is room.

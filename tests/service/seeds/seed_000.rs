@@ -2,6 +2,7 @@
 
 use super::{dead, dead_counts, dead_letter_many, dead_of, delays, explain, fail, preset, requeue};
 use crate::server::{Server, at, error, job, job_of, long, time};
+use crate::shapes::{by_all, by_oldest};
 use redrive::grpc::pb;
 use std::time::Duration;
 
@@ -122,10 +123,10 @@ async fn dead_letter_management() {
     let first = pb::ListDeadLettersRequest { page_size: 2, ..dead_of("dlq:detection_queue") };
     for _ in 0..2 {
         let peeked = server.list_dead(first.clone()).await.unwrap();
-        assert_eq!((peeked.dead_letters.len(), peeked.total_count), (2, 5), "looking takes nothing");
+        assert_eq!((peeked.dead_letters.len(), peeked.queue_total), (2, 5), "looking takes nothing");
     }
 
-    let oldest = pb::RequeueRequest { oldest: 1, ..requeue("dlq:detection_queue") };
+    let oldest = pb::RequeueRequest { selector: by_oldest(1), ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(oldest.clone()).await.unwrap().job_ids, ["d1"]);
     assert_eq!(server.take("detection_queue").await.job_id, "d1");
     let target_queue = "analysis_queue".into();
@@ -133,11 +134,12 @@ async fn dead_letter_management() {
     assert_eq!(server.requeue(moved).await.unwrap().job_ids, ["d2"]);
     let job = server.take("analysis_queue").await;
     assert_eq!((job.job_id.as_str(), job.queue.as_str()), ("d2", "analysis_queue"));
-    let some = pb::RequeueRequest { all: true, limit: 2, ..requeue("dlq:detection_queue") };
+    let some = pb::RequeueRequest { selector: by_all(), limit: 2, ..requeue("dlq:detection_queue") };
     let reply = server.requeue(some).await.unwrap();
     assert_eq!((reply.job_ids.join(" "), reply.has_more), ("d3 d4".into(), true));
 
-    let clear = pb::PurgeDeadLettersRequest { queue: "dlq:detection_queue".into(), all: true, ..Default::default() };
+    let clear =
+        pb::PurgeDeadLettersRequest { queue: "dlq:detection_queue".into(), selector: by_all(), ..Default::default() };
     assert_eq!(server.purge(clear).await.unwrap().purged, 1);
     assert_eq!(dead(&server, "detection_queue").await, [""; 0]);
     assert_eq!(dead(&server, "analysis_queue").await, ["a1", "a2"]);
@@ -150,7 +152,7 @@ async fn pages_of_a_hundred_and_at_most_a_thousand() {
         dead_letter_many(&server, "q", ids).await;
     }
     let page = server.list_dead(dead_of("dlq:q")).await.unwrap();
-    assert_eq!((page.dead_letters.len(), page.total_count), (100, 1_200));
+    assert_eq!((page.dead_letters.len(), page.queue_total), (100, 1_200));
     let greedy = pb::ListDeadLettersRequest { page_size: 5_000, ..dead_of("dlq:q") };
     assert_eq!(server.list_dead(greedy).await.unwrap().dead_letters.len(), 1_000);
 }
@@ -165,7 +167,7 @@ async fn no_job_is_lost_when_the_dead_letters_are_full() {
     }
     assert_eq!(dead(&server, "dlq:detection_queue").await, ids);
     assert_eq!(dead(&server, "dlq:overflow:detection_queue").await, ["c", "d"]);
-    let all = pb::RequeueRequest { all: true, ..requeue("dlq:overflow:detection_queue") };
+    let all = pb::RequeueRequest { selector: by_all(), ..requeue("dlq:overflow:detection_queue") };
     assert_eq!(server.requeue(all).await.unwrap().job_ids, ["c", "d"]);
     for id in ["c", "d"] {
         assert_eq!(server.take("detection_queue").await.job_id, id);

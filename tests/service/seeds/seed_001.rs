@@ -36,7 +36,7 @@ async fn max_retries_and_a_failure_that_stays_visible() {
     assert!(server.claim(claim("q")).await.unwrap().jobs.is_empty(), "it is not delivered any more");
     let info = server.get_job("x").await.unwrap();
     assert_eq!((info.state(), info.attempts.len()), (pb::JobState::Dead, 4));
-    assert_eq!(server.list_dead(dead_of("q")).await.unwrap().total_count, 1);
+    assert_eq!(server.list_dead(dead_of("q")).await.unwrap().queue_total, 1);
 }
 
 /// "6+" is the cap already in the seed's table, and 16 s by its formula: the formula wins.

@@ -4,6 +4,7 @@
 
 use super::{dead, dead_counts, dead_of, fail, requeue};
 use crate::server::{Server, at, error, inner, job_of, long, text};
+use crate::shapes::{by_all, by_filter, by_oldest};
 use redrive::grpc::pb;
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ async fn a_list_in_pages() {
     let mut pages = Vec::new();
     loop {
         let page = server.list_dead(request.clone()).await.unwrap();
-        assert_eq!(page.total_count, 5);
+        assert_eq!(page.queue_total, 5);
         let ids = page.dead_letters.into_iter().map(|letter| letter.job.unwrap().job_id);
         pages.push(ids.collect::<String>());
         if page.next_page_token.is_empty() {
@@ -110,13 +111,13 @@ async fn requeue_one_requeue_all_and_clear() {
     for id in ["a", "b", "c", "d"] {
         server.dead_letter("detection_queue", id, error("E")).await;
     }
-    let one = pb::RequeueRequest { oldest: 1, ..requeue("dlq:detection_queue") };
+    let one = pb::RequeueRequest { selector: by_oldest(1), ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(one).await.unwrap().job_ids, ["a"]);
-    let limited = pb::RequeueRequest { all: true, limit: 2, ..requeue("dlq:detection_queue") };
+    let limited = pb::RequeueRequest { selector: by_all(), limit: 2, ..requeue("dlq:detection_queue") };
     let reply = server.requeue(limited).await.unwrap();
     assert_eq!((reply.requeued, reply.has_more), (2, true));
     let queue = "dlq:detection_queue".into();
-    let clear = pb::PurgeDeadLettersRequest { queue, all: true, ..Default::default() };
+    let clear = pb::PurgeDeadLettersRequest { queue, selector: by_all(), ..Default::default() };
     let dry = pb::PurgeDeadLettersRequest { dry_run: true, ..clear.clone() };
     assert_eq!(server.purge(dry).await.unwrap().purged, 1, "first review, then clear");
     assert_eq!(server.purge(clear).await.unwrap().purged, 1);
@@ -134,7 +135,7 @@ async fn selective_requeue_by_error() {
         server.dead_letter("detection_queue", id, failure).await;
     }
     let filter = pb::DeadLetterFilter { message_contains: "temporary".into(), ..Default::default() };
-    let selected = pb::RequeueRequest { filter: Some(filter), ..requeue("dlq:detection_queue") };
+    let selected = pb::RequeueRequest { selector: by_filter(filter), ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(selected).await.unwrap().job_ids, ["a", "c"]);
     assert_eq!(dead(&server, "dlq:detection_queue").await, ["b"]);
 }
@@ -145,7 +146,7 @@ async fn batch_requeue_after_a_fix() {
     for id in ["a", "b", "c"] {
         server.dead_letter("detection_queue", id, error("ConnectionRefusedError")).await;
     }
-    let all = pb::RequeueRequest { all: true, ..requeue("dlq:detection_queue") };
+    let all = pb::RequeueRequest { selector: by_all(), ..requeue("dlq:detection_queue") };
     assert_eq!(server.requeue(all).await.unwrap().requeued, 3);
     for _ in 0..3 {
         let job = server.take("detection_queue").await;
@@ -189,7 +190,7 @@ async fn dead_letter_breaker() {
     assert_eq!(server.breaker(name).await.unwrap().state(), Open);
     let all: Vec<_> = (0..=10).map(|number| number.to_string()).collect();
     assert_eq!(dead(&server, name).await, all, "open or not, none was lost");
-    let one = pb::RequeueRequest { oldest: 1, ..requeue(name) };
+    let one = pb::RequeueRequest { selector: by_oldest(1), ..requeue(name) };
     assert_eq!(server.requeue(one).await.unwrap().job_ids, ["0"]);
     assert_eq!(server.breaker(name).await.unwrap().state(), Closed, "there is room again");
 }
