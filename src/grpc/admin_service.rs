@@ -32,10 +32,13 @@ impl<H: Host> AdminApi<H> {
 #[tonic::async_trait]
 impl<H: Host> AdminService for AdminApi<H> {
     async fn get_job(&self, request: Request<pb::GetJobRequest>) -> Reply<pb::GetJobResponse> {
-        let pb::GetJobRequest { job_id, queue, .. } = request.get_ref();
-        let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, "")?;
-        record("job_id", &id);
-        let view = self.service.queues().job(id, queue).await?;
+        let view = match convert::get_job(self.service.limits(), request.get_ref())? {
+            convert::GetJob::Id(id, queue) => {
+                record("job_id", &id);
+                self.service.queues().job(id, queue).await?
+            }
+            convert::GetJob::Key(queue, key) => self.service.queues().job_of_key(queue, key).await?,
+        };
         let settings = self.service.queues().settings();
         let info = convert::job_info(&super::context(&self.service, &settings, &[]), view, convert::View::Full);
         self.budget.response(pb::GetJobResponse { info: Some(info) })

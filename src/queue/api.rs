@@ -251,6 +251,7 @@ async fn forget<S: Storage>(store: &mut S, cx: &CallContext<'_>, queues: Vec<Que
 #[derive(Debug)]
 pub enum View {
     Job(JobId, Option<QueueName>),
+    JobOfKey(QueueName, String),
     DeadLetters(DeadLetterQuery),
     DeadLetterCounts(DeadCountQuery),
     Queues(Option<QueueName>, usize),
@@ -262,7 +263,7 @@ pub enum View {
     Moving,
 }
 
-/// Each view has the answer of its name; any may be refused.
+/// Each view has the answer of its name, that of a key a job's; any may be refused.
 #[derive(Debug)]
 pub enum Viewed {
     Refused(Refusal),
@@ -287,6 +288,7 @@ pub async fn view<S: Reads>(store: &mut S, view: View) -> Result<Viewed> {
 async fn viewed<S: Reads>(store: &mut S, view: View) -> refusal::Result<Viewed> {
     Ok(match view {
         View::Job(id, queue) => Viewed::Job(get_job::job(store, &id, queue.as_ref()).await?),
+        View::JobOfKey(queue, key) => Viewed::Job(get_job::job_of_key(store, &queue, &key).await?),
         View::DeadLetters(query) => Viewed::DeadLetters(dead_letters::dead_letters(store, &query).await?),
         View::DeadLetterCounts(query) => {
             Viewed::DeadLetterCounts(dead_letters::dead_letter_counts(store, &query).await?)

@@ -110,6 +110,10 @@ fn not_found(id: &JobId, queue: Option<&QueueName>) -> Refusal {
     Refusal::JobNotFound { id: id.to_string(), searched: queue.map(|queue| (queue.clone(), None)) }
 }
 
+pub(crate) fn key_not_found(key: &str, queue: &QueueName) -> Refusal {
+    Refusal::JobNotFound { id: format!("of key {key}"), searched: Some((queue.clone(), None)) }
+}
+
 /// The token of a lease as its worker has it.
 pub(crate) fn with_own_id(mut lease: Lease, id: &JobId) -> Lease {
     if lease.flags & flag::OWN_ID != 0 {

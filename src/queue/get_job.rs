@@ -1,6 +1,6 @@
 //! Views of jobs: what reads answer about them.
 
-use super::answers::{Answers, ask, ask_if_there, numbered, together};
+use super::answers::{Answers, ask, ask_if_there, ask_known, by_name, numbered, together};
 use super::cross_queue;
 use super::facts::LeaseFacts;
 use super::find::{self, Named};
@@ -46,6 +46,14 @@ pub(crate) async fn job<S: Reads>(
         found.extend(view(store, &queue, number, detail).await?);
     }
     Ok(found)
+}
+
+/// The job of the queue that last had this key, where it is still there.
+pub(crate) async fn job_of_key<S: Reads>(store: &mut S, queue: &QueueName, key: &str) -> refusal::Result<Vec<JobView>> {
+    let holder = ask_known(store, queue, &[by_name(Table::Key, key)]).await?.parse(records::read_key)?;
+    let Some(holder) = holder else { return Ok(Vec::new()) };
+    let found = view(store, queue, holder.number, Detail::Whole).await?;
+    Ok(found.into_iter().filter(|view| view.spec.key.as_deref() == Some(key)).collect())
 }
 
 /// How often a job that moves meanwhile is looked at.

@@ -86,7 +86,7 @@ impl Fleet {
         let mut admin = self.servers[at].admin().await;
         let asking = async {
             loop {
-                let request = GetJobRequest { job_id: id.into(), queue: queue.into() };
+                let request = GetJobRequest { job_id: id.into(), queue: queue.into(), ..GetJobRequest::default() };
                 match admin.get_job(request).await {
                     Ok(reply) => return Some(reply.into_inner().info.expect("a job").state()),
                     Err(status) if status.code() == Code::NotFound => return None,

@@ -132,7 +132,7 @@ async fn nothing_is_early_late_or_ended(jump: i64, over_a_restart: bool) {
     assert!(at_most >= DELAY.mul_f64(0.98), "early: {at_most:?}");
     assert!(at_least <= DELAY.mul_f64(1.05), "late: {at_least:?}");
 
-    let request = GetJobRequest { job_id: "b-leased".into(), queue: "q".into() };
+    let request = GetJobRequest { job_id: "b-leased".into(), queue: "q".into(), ..GetJobRequest::default() };
     let info = server.admin().await.get_job(request).await.unwrap();
     assert_eq!(info.into_inner().info.unwrap().state(), JobState::Leased);
     let acked = queue.ack(ack(&leased.lease)).await.unwrap().into_inner();

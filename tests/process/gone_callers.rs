@@ -68,7 +68,7 @@ async fn hang_up(number: u64, tap: Tap, worker: Channel, other: Channel) -> Coun
             1 => counts.never_handed_out += 1,
             _ => counts.given_back += 1,
         }
-        let request = GetJobRequest { job_id: id.clone(), queue: queue.clone() };
+        let request = GetJobRequest { job_id: id.clone(), queue: queue.clone(), ..GetJobRequest::default() };
         let info = admin.get_job(request).await.unwrap().into_inner().info;
         let attempts = info.unwrap().attempts;
         let statuses: Vec<_> = attempts.iter().map(|it| it.status()).collect();

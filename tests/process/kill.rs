@@ -77,7 +77,7 @@ async fn a_restart_burns_no_attempt() {
     let waiting = ClaimRequest { wait: seconds(1), ..claim("q") };
     let nothing = queue.claim(waiting).await.unwrap().into_inner();
     assert_eq!(nothing.jobs, []);
-    let request = GetJobRequest { job_id: "looked-at".into(), queue: String::new() };
+    let request = GetJobRequest { job_id: "looked-at".into(), queue: String::new(), ..GetJobRequest::default() };
     let info = server.admin().await.get_job(request).await.unwrap();
     let info = info.into_inner().info.unwrap();
     assert_eq!(info.state(), JobState::Leased);

@@ -229,7 +229,8 @@ impl Ledger {
             checkers.spawn(async move {
                 let mut found = Vec::new();
                 for (id, fate) in part {
-                    let request = GetJobRequest { job_id: id.clone(), queue: String::new() };
+                    let request =
+                        GetJobRequest { job_id: id.clone(), queue: String::new(), ..GetJobRequest::default() };
                     let state = match admin.get_job(request).await {
                         Ok(reply) => Some(reply.into_inner().info.expect("a job").state()),
                         Err(status) => {

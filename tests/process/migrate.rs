@@ -113,7 +113,7 @@ async fn seen(server: &Server) -> Seen {
         let list = ListJobsRequest { queue: name.clone(), page_size: 1_000, ..Default::default() };
         for listed in admin.list_jobs(list).await.unwrap().into_inner().jobs {
             let job_id = listed.job.unwrap().job_id;
-            let get = GetJobRequest { job_id, queue: name.clone() };
+            let get = GetJobRequest { job_id, queue: name.clone(), ..GetJobRequest::default() };
             let mut info = admin.get_job(get).await.unwrap().into_inner().info.unwrap();
             // It tells of the time.
             info.waiting_because.clear();

@@ -104,7 +104,7 @@ async fn a_call_under_way_is_carried_out_and_kept() {
     assert_eq!(server.wait_within(QUICKLY).code(), Some(0));
 
     let server = Launch::on(place.path()).start();
-    let request = GetJobRequest { job_id: "half-sent".into(), queue: "q".into() };
+    let request = GetJobRequest { job_id: "half-sent".into(), queue: "q".into(), ..GetJobRequest::default() };
     server.admin().await.get_job(request).await.unwrap();
 }
 

@@ -139,3 +139,24 @@ async fn a_batch_deduplicates_within_itself() {
         .collect();
     assert_eq!(outcomes, ["false", "true", "KEY_CONFLICT"]);
 }
+
+#[tokio::test]
+async fn a_job_is_found_by_its_key_in_its_queue() {
+    let server = Server::start().await;
+    let added = server.enqueue(keyed("k", "a")).await.unwrap();
+    let of = |queue: &str, key: &str| pb::GetJobRequest {
+        queue: queue.into(),
+        idempotency_key: key.into(),
+        ..Default::default()
+    };
+    let found = server.admin().get_job(of("q", "k")).await.unwrap().into_inner().info.unwrap();
+    assert_eq!((found.job.unwrap().job_id, found.idempotency_key.as_str()), (added.job_id, "k"));
+    let missing = server.admin().get_job(of("q", "other")).await.unwrap_err();
+    assert_refused(&missing, Code::NotFound, "JOB_NOT_FOUND", &[]);
+    assert!(missing.message().contains("of key other"), "{}", missing.message());
+    let nowhere = server.admin().get_job(of("", "k")).await.unwrap_err();
+    assert_refused(&nowhere, Code::InvalidArgument, "INVALID_FIELD", &["queue"]);
+    let both = pb::GetJobRequest { job_id: "x".into(), ..of("q", "k") };
+    let both = server.admin().get_job(both).await.unwrap_err();
+    assert_refused(&both, Code::InvalidArgument, "INVALID_FIELD", &["job_id"]);
+}

@@ -186,7 +186,7 @@ impl Server {
     }
 
     pub(crate) async fn get_job_in(&self, id: &str, queue: &str) -> Result<pb::JobInfo, Status> {
-        let request = pb::GetJobRequest { job_id: id.into(), queue: queue.into() };
+        let request = pb::GetJobRequest { job_id: id.into(), queue: queue.into(), ..pb::GetJobRequest::default() };
         let reply = self.admin().get_job(request).await?.into_inner();
         Ok(reply.info.expect("an answer has its job"))
     }

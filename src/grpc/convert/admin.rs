@@ -27,6 +27,26 @@ pub(crate) fn which_job(
     check.done(id.map(|id| (id, queue)))
 }
 
+/// How a job is named.
+pub(crate) enum GetJob {
+    Id(JobId, Option<QueueName>),
+    Key(QueueName, String),
+}
+
+pub(crate) fn get_job(limits: &Limits, request: &pb::GetJobRequest) -> Result<GetJob, Invalid> {
+    let pb::GetJobRequest { job_id, queue, idempotency_key: key } = request;
+    if key.is_empty() {
+        return which_job(limits, job_id, queue, "").map(|(id, queue)| GetJob::Id(id, queue));
+    }
+    let mut check = Check::new(limits);
+    if !job_id.is_empty() {
+        check.refuse("job_id", "give either this or idempotency_key");
+    }
+    check.clean_name("idempotency_key", key);
+    let queue = check.queue("queue", queue);
+    check.done(queue.map(|queue| GetJob::Key(queue, key.clone())))
+}
+
 pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb::JobInfo {
     let waiting_because = waiting_because(&view, context.settings, context.now);
     let mut attempts = Vec::new();

@@ -123,6 +123,13 @@ impl<H: Host> Queues<H> {
         find::only(&id, queue.as_ref(), found, |view| &view.queue).map_err(|refusal| self.refused(refusal))
     }
 
+    /// The job that last had this key.
+    pub async fn job_of_key(&self, queue: QueueName, key: String) -> Result<JobView> {
+        let found: Vec<JobView> = answer!(self.view(View::JobOfKey(queue.clone(), key.clone())).await?, Viewed::Job)?;
+        let not_found = || find::key_not_found(&key, &queue);
+        found.into_iter().next().ok_or_else(|| self.refused(not_found()))
+    }
+
     /// A page of dead letters in their order of death.
     pub async fn dead_letters(&self, query: DeadLetterQuery) -> Result<DeadLetterPage> {
         answer!(self.view(View::DeadLetters(query)).await?, Viewed::DeadLetters)
