@@ -40,8 +40,8 @@ pub struct Counts(pub [u64; STATES.len()]);
 
 impl Counts {
     fn of(depths: &Depths) -> Self {
-        let Depths { ready, scheduled, leased, completed, dead, overflow } = *depths;
-        Self([ready + scheduled + leased, dead, overflow, completed])
+        let Depths { ready, scheduled, retrying, leased, completed, dead, overflow } = *depths;
+        Self([ready + scheduled + retrying + leased, dead, overflow, completed])
     }
 
     fn one(job: &JobView) -> Self {

@@ -22,7 +22,10 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
+    /// For its first time.
     Scheduled,
+    /// In backoff after a failure, or released until a time.
+    Retrying,
     Ready,
     Leased,
     Completed,

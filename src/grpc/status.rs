@@ -256,6 +256,7 @@ fn explain(refusal: &Refusal) -> Explanation {
         Refusal::WrongState { id, state } => {
             let (name, advice) = match state {
                 State::Scheduled => ("SCHEDULED", "it waits for its time"),
+                State::Retrying => ("RETRYING", "it waits for its retry"),
                 State::Ready => ("READY", "it waits for a worker"),
                 State::Leased => ("LEASED", "a worker has it already"),
                 State::Completed => ("COMPLETED", "it is done"),

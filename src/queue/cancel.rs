@@ -24,7 +24,7 @@ pub(crate) async fn cancel<S: Storage>(
         let (named, located) = find::find_one(store, id, queue).await?;
         let outcome = match find::state_of(located.index) {
             State::Leased => request(store, cx, id, &named, &located).await?,
-            State::Ready | State::Scheduled => remove(store, id, &named, located).await?,
+            State::Ready | State::Scheduled | State::Retrying => remove(store, id, &named, located).await?,
             state @ (State::Completed | State::Dead) => return Err(wrong_state(id, state)),
         };
         if let Some(cancelled) = outcome {
@@ -33,7 +33,7 @@ pub(crate) async fn cancel<S: Storage>(
     }
 }
 
-/// SCHEDULED → READY now; a READY one stays as it is.
+/// SCHEDULED or RETRYING → READY now; a READY one stays as it is.
 pub(crate) async fn run_now<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<()> {
@@ -43,7 +43,7 @@ pub(crate) async fn run_now<S: Storage>(
         let (named, located) = find::find_one(store, id, queue).await?;
         match (find::state_of(located.index), &located.entry.member) {
             (State::Ready, _) => return Ok(()),
-            (State::Scheduled, Member::Position(position)) => {
+            (State::Scheduled | State::Retrying, Member::Position(position)) => {
                 if make_ready(store, cx, &named.queue, &located, *position).await? {
                     return Ok(());
                 }

@@ -389,8 +389,7 @@ pub(crate) fn depth_reads() -> impl Iterator<Item = Read> {
 
 pub(crate) fn depths(found: &mut Answers) -> Depths {
     let [ready, scheduled, retrying, leased, completed, dead, overflow] = DEPTHS.map(|_| found.number());
-    let scheduled = scheduled + retrying;
-    Depths { ready, scheduled, leased, completed, dead: dead + overflow, overflow }
+    Depths { ready, scheduled, retrying, leased, completed, dead: dead + overflow, overflow }
 }
 
 impl DeadFacts {

@@ -139,7 +139,8 @@ pub(crate) struct Located {
 pub(crate) fn state_of(index: Index) -> State {
     match index {
         Index::Ready => State::Ready,
-        Index::Scheduled | Index::Retrying => State::Scheduled,
+        Index::Scheduled => State::Scheduled,
+        Index::Retrying => State::Retrying,
         Index::Leased => State::Leased,
         Index::Dead | Index::Overflow => State::Dead,
         _ => State::Completed,

@@ -129,7 +129,8 @@ impl<S: Reads> Walk<'_, S> {
 fn indexes(state: State) -> &'static [Index] {
     match state {
         State::Ready => &[Index::Ready],
-        State::Scheduled => &[Index::Scheduled, Index::Retrying],
+        State::Scheduled => &[Index::Scheduled],
+        State::Retrying => &[Index::Retrying],
         State::Leased => &[Index::Leased],
         State::Dead => &[Index::Dead, Index::Overflow],
         State::Completed => &[Index::Completed],
@@ -186,7 +187,7 @@ fn position(state: State, entry: &Entry) -> JobPosition {
 fn entry_of(position: &JobPosition) -> Entry {
     let number = position.number.min(JobId::NUMBER_MAX);
     match position.state {
-        State::Ready | State::Scheduled => {
+        State::Ready | State::Scheduled | State::Retrying => {
             let rank = records::rank(position.priority);
             let mut place = records::position(number, rank, position.at, false);
             place.tag = u8::MAX;

@@ -246,9 +246,8 @@ fn write_one(
         Next::Later { at } | Next::Behind { at } => at,
         Next::OldPlace => facts.lease.position.ready_at,
     };
-    let later = if attempt.failure.is_some() { Whereabouts::Retrying } else { Whereabouts::Scheduled };
     dead_letters.enters(if at <= now { Index::Ready } else { Index::Retrying });
-    changes.enter_waiting(job, history, at, later, now, cx, dead_letters.queue);
+    changes.enter_waiting(job, history, at, Whereabouts::Retrying, now, cx, dead_letters.queue);
 }
 
 /// What a breaker knows of a delivery.

@@ -330,7 +330,7 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         changes.fence(Fence::At(Index::Deadline, entry.clone()));
         match located {
             Some(Located { job, index, entry: at, .. })
-                if matches!(find::state_of(index), State::Ready | State::Scheduled) =>
+                if matches!(find::state_of(index), State::Ready | State::Scheduled | State::Retrying) =>
             {
                 changes.leave(index, at);
                 let dying = [(job, index, DeadReason::Expired)];

@@ -140,6 +140,7 @@ impl QueueView {
 pub struct Depths {
     pub ready: u64,
     pub scheduled: u64,
+    pub retrying: u64,
     pub leased: u64,
     /// Those that are kept.
     pub completed: u64,
@@ -151,7 +152,7 @@ pub struct Depths {
 impl Depths {
     /// Jobs that are not done: a completed one is among [`Totals::completed`], whether it is kept or not.
     pub fn held(&self) -> u64 {
-        self.ready + self.scheduled + self.leased + self.dead
+        self.ready + self.scheduled + self.retrying + self.leased + self.dead
     }
 
     /// No job in any state.
@@ -164,6 +165,7 @@ impl Depths {
         let depths = [
             ("ready", self.ready),
             ("scheduled", self.scheduled),
+            ("retrying", self.retrying),
             ("leased", self.leased),
             ("dead", self.dead),
             ("overflow", self.overflow),

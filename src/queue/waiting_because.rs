@@ -9,7 +9,7 @@ pub fn waiting_because(view: &JobView, settings: &Settings, now: Timestamp) -> S
     let breaker = &settings.queue(&view.queue).breaker;
     let pause = view.pause.as_ref().filter(|pause| pause.holds(now));
     match view.state {
-        State::Scheduled => {
+        State::Scheduled | State::Retrying => {
             let wait = view.ready_at.map_or_else(String::new, |at| human(at.since(now)));
             let released = |attempt: &Attempt| attempt.status == AttemptStatus::Released;
             if view.attempts.last().is_some_and(released) {

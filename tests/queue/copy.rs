@@ -60,7 +60,7 @@ fn a_history_arrives_with_the_attempts_that_are_kept() {
     let job = failed("often", 53, 600);
     f.import(vec![job.clone()]);
     let often = view_of(&mut f, "often");
-    assert_eq!((often.state, often.ready_at, &often.progress), (State::Scheduled, Some(at(600)), &job.progress));
+    assert_eq!((often.state, often.ready_at, &often.progress), (State::Retrying, Some(at(600)), &job.progress));
     let attempts: Vec<_> = often.attempts.iter().map(|attempt| attempt.number).collect();
     assert_eq!(attempts, (1..=10).chain(14..=53).collect::<Vec<_>>());
     assert_eq!(f.read(Read::Scan(Table::Attempt, None, 100)).scanned().len(), 50);

@@ -70,7 +70,8 @@ fn every_state() -> Fixture {
 }
 
 const READY: [&str; 4] = ["ready-high", "ready-b", "ready-a", "ready-low"];
-const SCHEDULED: [&str; 4] = ["soon", "retry", "later-a", "later-b"];
+const SCHEDULED: [&str; 3] = ["soon", "later-a", "later-b"];
+const RETRYING: [&str; 1] = ["retry"];
 const LEASED: [&str; 2] = ["leased-b", "leased-a"];
 const DEAD: [&str; 3] = ["dead-b", "dead-o", "dead-a"];
 const COMPLETED: [&str; 2] = ["done-b", "done-a"];
@@ -78,7 +79,7 @@ const COMPLETED: [&str; 2] = ["done-b", "done-a"];
 #[test]
 fn the_indexes_of_a_state_are_one_list_whatever_the_page() {
     let mut f = every_state();
-    let all = [&READY[..], &SCHEDULED, &LEASED, &DEAD, &COMPLETED].concat();
+    let all = [&READY[..], &SCHEDULED, &RETRYING, &LEASED, &DEAD, &COMPLETED].concat();
     for limit in 1..=all.len() + 1 {
         let pages = pages(&mut f, query(limit));
         assert_eq!(pages.concat(), all, "{limit} a page");
@@ -87,6 +88,7 @@ fn the_indexes_of_a_state_are_one_list_whatever_the_page() {
     let states = [
         (State::Ready, &READY[..]),
         (State::Scheduled, &SCHEDULED),
+        (State::Retrying, &RETRYING),
         (State::Leased, &LEASED),
         (State::Dead, &DEAD),
         (State::Completed, &COMPLETED),

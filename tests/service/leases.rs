@@ -79,7 +79,7 @@ async fn an_expired_lease_is_lost_and_the_attempt_failed() {
     server.pass(Duration::from_millis(1)).await;
     is_lost(&server, &lease).await;
     let info = server.get_job("slow").await.unwrap();
-    assert_eq!(info.state(), pb::JobState::Scheduled);
+    assert_eq!(info.state(), pb::JobState::Retrying);
     let attempt = &info.attempts[0];
     assert_eq!(attempt.status(), pb::AttemptStatus::LeaseExpired);
     assert!(attempt.counted);

@@ -20,13 +20,14 @@ async fn a_job_that_is_not_running_says_why() {
         ("waiting", pb::JobState::Ready, "it is next"),
         ("behind", pb::JobState::Ready, "1 job of higher or equal priority goes first"),
         ("later", pb::JobState::Scheduled, "due in 1m"),
-        ("failed", pb::JobState::Scheduled, "retry after attempt 1 is due in 10s"),
+        ("failed", pb::JobState::Retrying, "retry after attempt 1 is due in 10s"),
         ("dead", pb::JobState::Dead, "NON_RETRYABLE"),
     ] {
         let info = server.get_job(id).await.unwrap();
         assert_eq!(info.state(), state, "{id}");
         assert!(info.waiting_because.contains(why), "{id}: {}", info.waiting_because);
-        assert_eq!(info.run_at.is_some(), state == pb::JobState::Scheduled);
+        let waits = [pb::JobState::Scheduled, pb::JobState::Retrying].contains(&state);
+        assert_eq!(info.run_at.is_some(), waits);
     }
     let running = server.get_job("running").await.unwrap();
     assert_eq!(running.state(), pb::JobState::Leased);

@@ -70,7 +70,7 @@ async fn each_item_is_answered_for_itself_and_in_order() {
         ]
     );
     let queue = &server.list_queues().await[0];
-    assert_eq!((queue.ready, queue.scheduled, queue.leased), (0, 1, 2));
+    assert_eq!((queue.ready, queue.retrying, queue.scheduled, queue.leased), (0, 1, 0, 2));
 }
 
 #[tokio::test]

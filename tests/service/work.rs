@@ -247,7 +247,7 @@ async fn a_job_that_kills_its_workers_reaches_the_dead_letters() {
             assert_eq!((info.dead_reason(), failures), (pb::DeadReason::Exhausted, 3));
             return;
         }
-        failures += u32::from(info.state() == pb::JobState::Scheduled);
+        failures += u32::from(info.state() == pb::JobState::Retrying);
         server.pass(Duration::from_secs(10)).await;
     }
     panic!("it kills workers for ever");

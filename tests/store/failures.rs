@@ -25,7 +25,7 @@ store_test! {
             assert_eq!((ended.next, ended.delay), (Next::Later { at }, Some(seconds(delay))));
             assert_eq!((ended.number, ended.retries_left, ended.counted), (attempt, 4 - attempt, true));
             let view = h.view(&id).await;
-            assert_eq!((view.state, view.ready_at), (State::Scheduled, Some(at)));
+            assert_eq!((view.state, view.ready_at), (State::Retrying, Some(at)));
             h.advance(seconds(delay) - MILLISECOND);
             h.sweep().await;
             let idle = h.idle("q").await;

@@ -293,7 +293,10 @@ impl<S: Engine> Real<S> {
             self.compare_breakers(model, *number).await;
             assert_eq!(view.pause.as_ref().map(|pause| pause.until), queue.paused);
             let d = view.depths;
-            assert_eq!([d.ready, d.scheduled], [count(State::Ready), count(State::Scheduled)]);
+            assert_eq!(
+                [d.ready, d.scheduled, d.retrying],
+                [count(State::Ready), count(State::Scheduled), count(State::Retrying)]
+            );
             assert_eq!(
                 [d.leased, d.dead, d.completed],
                 [count(State::Leased), count(State::Dead), count(State::Completed)]

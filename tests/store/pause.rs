@@ -54,7 +54,7 @@ store_test! {
         assert_eq!((swept.promoted, swept.expired.len()), (2, 1));
         for (id, state) in [
             ("failed", State::Ready),
-            ("lost", State::Scheduled),
+            ("lost", State::Retrying),
             ("late", State::Dead),
             ("due", State::Ready),
             ("new", State::Ready),

@@ -54,7 +54,7 @@ pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb:
         attempts.extend(view.attempts.into_iter().map(attempt_out));
         attempts.extend(view.delivery.as_ref().map(running_out));
     }
-    let scheduled_at = view.ready_at.filter(|_| view.state == State::Scheduled);
+    let scheduled_at = view.ready_at.filter(|_| matches!(view.state, State::Scheduled | State::Retrying));
     let now = (view.state, view.delivery.as_ref());
     pb::JobInfo {
         state: view.state.out(),
@@ -106,6 +106,7 @@ fn queue_out(context: &Context<'_>, queue: &QueueView) -> pb::QueueInfo {
         name: queue.name.as_str().to_owned(),
         ready: count(depths.ready),
         scheduled: count(depths.scheduled),
+        retrying: count(depths.retrying),
         leased: count(depths.leased),
         dead: count(depths.dead),
         overflow: count(depths.overflow),

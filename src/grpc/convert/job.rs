@@ -26,7 +26,7 @@ pub(super) fn viewed(
 ) -> pb::Job {
     let attempt = match (delivery, state) {
         (Some(delivery), _) => delivery.attempt,
-        (None, State::Scheduled | State::Ready | State::Leased) => progress.tries + 1,
+        (None, State::Scheduled | State::Retrying | State::Ready | State::Leased) => progress.tries + 1,
         (None, State::Completed | State::Dead) => progress.tries,
     };
     if view == View::Basic {

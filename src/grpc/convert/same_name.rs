@@ -32,7 +32,7 @@ same_names! {
     DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Cancelled Corrupt;
     IdleReason => IdleReason: Draining NoSuchQueue Paused BreakerOpen Limited NotDue Empty;
     Jitter => JitterKind: None Proportional Symmetric Full Equal Decorrelated Additive;
-    State => JobState: Scheduled Ready Leased Completed Dead;
+    State => JobState: Scheduled Retrying Ready Leased Completed Dead;
     Strategy => BackoffStrategy: Exponential Linear Fixed Fibonacci List;
     View => JobView: Basic Full;
 }

@@ -55,7 +55,7 @@ pub struct JobQuery {
 impl JobQuery {
     /// The states that are left to walk through, in the order of a listing; the first one from where the page before ended.
     pub fn walk(&self) -> impl Iterator<Item = (State, Option<&JobPosition>)> {
-        let order = [State::Ready, State::Scheduled, State::Leased, State::Dead, State::Completed];
+        let order = [State::Ready, State::Scheduled, State::Retrying, State::Leased, State::Dead, State::Completed];
         let wanted = move |state: &State| self.state.is_none_or(|wanted| wanted == *state);
         let ended = self.after.as_ref().map(|after| after.state);
         let passed = move |state: &State| ended.is_some_and(|ended| ended != *state);

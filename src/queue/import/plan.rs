@@ -238,8 +238,7 @@ fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
 
 /// Whether it waits for this time because it failed.
 fn is_retry(job: &JobView, at: Timestamp) -> bool {
-    let last = job.attempts.last().filter(|attempt| attempt.failure.is_some());
-    last.is_some_and(|attempt| matches!(attempt.next, Next::Later { at: then } if then == at))
+    job.attempts.last().is_some_and(|attempt| matches!(attempt.next, Next::Later { at: then } if then == at))
 }
 
 /// The first failure whole, and the last one where it is another.

@@ -28,7 +28,8 @@ impl Whereabouts {
     pub(crate) fn state(self) -> State {
         match self {
             Self::Ready => State::Ready,
-            Self::Scheduled | Self::Retrying => State::Scheduled,
+            Self::Scheduled => State::Scheduled,
+            Self::Retrying => State::Retrying,
             Self::Completed => State::Completed,
             Self::Dead | Self::Overflow => State::Dead,
         }

@@ -80,7 +80,8 @@ impl<'a> DeadLetters<'a> {
         let depths = &mut self.facts.depths;
         match index {
             Index::Ready => Some(&mut depths.ready),
-            Index::Scheduled | Index::Retrying => Some(&mut depths.scheduled),
+            Index::Scheduled => Some(&mut depths.scheduled),
+            Index::Retrying => Some(&mut depths.retrying),
             Index::Leased => Some(&mut depths.leased),
             _ => None,
         }

@@ -67,7 +67,8 @@ type Place = (Index, Option<Position>);
 fn place_name(index: Index) -> &'static str {
     match index {
         Index::Ready => "READY",
-        Index::Scheduled | Index::Retrying => "SCHEDULED",
+        Index::Scheduled => "SCHEDULED",
+        Index::Retrying => "RETRYING",
         Index::Leased => "LEASED",
         Index::Completed => "COMPLETED",
         Index::Overflow => "DEAD (overflow)",

@@ -79,7 +79,7 @@ async fn not_claimable_before_retry_at() {
     server.enqueue(job_of("q", "x")).await.unwrap();
     let retry_at = at(fail(&server, "q", error("E")).await.retry_at);
     let info = server.get_job("x").await.unwrap();
-    assert_eq!((info.state(), at(info.run_at)), (pb::JobState::Scheduled, retry_at));
+    assert_eq!((info.state(), at(info.run_at)), (pb::JobState::Retrying, retry_at));
     server.pass(Duration::from_millis(999)).await;
     let early = server.claim(claim("q")).await.unwrap();
     assert_eq!((early.jobs.len(), at(early.server_time)), (0, retry_at - 1));

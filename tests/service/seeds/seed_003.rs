@@ -150,7 +150,7 @@ async fn a_dead_worker_loses_its_job() {
     assert_eq!(server.get_job("x").await.unwrap().state(), pb::JobState::Leased);
     server.pass(Duration::from_millis(1)).await;
     let info = server.get_job("x").await.unwrap();
-    assert_eq!(info.state(), pb::JobState::Scheduled, "a retry as after any failure");
+    assert_eq!(info.state(), pb::JobState::Retrying, "a retry as after any failure");
     assert_eq!(info.attempts[0].status(), pb::AttemptStatus::LeaseExpired);
     server.pass(Duration::from_secs(2)).await;
     let taken_over = server.take("q").await;

@@ -75,6 +75,7 @@ impl Job {
     pub(crate) fn state(&self) -> State {
         match self.place {
             Place::Ready(_) => State::Ready,
+            Place::Scheduled(_) if self.progress.deliveries > 0 => State::Retrying,
             Place::Scheduled(_) => State::Scheduled,
             Place::Leased(_) => State::Leased,
             Place::Dead(_) => State::Dead,

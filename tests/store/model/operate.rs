@@ -99,10 +99,12 @@ impl Model {
             let (rank, arrived) = (-i16::from(job.priority), job.arrived);
             match &job.place {
                 Place::Ready(at) => (0, rank, *at, 0, arrived),
-                Place::Scheduled(at) => (1, 0, *at, rank, arrived),
-                Place::Leased(_) => (2, 0, Default::default(), 0, arrived),
-                Place::Dead(death) => (3, 0, Default::default(), 0, death.number),
-                Place::Completed(at) => (4, 0, *at, 0, arrived),
+                Place::Scheduled(at) => {
+                    (1 + u8::from(job.state() == redrive::domain::State::Retrying), 0, *at, rank, arrived)
+                }
+                Place::Leased(_) => (3, 0, Default::default(), 0, arrived),
+                Place::Dead(death) => (4, 0, Default::default(), 0, death.number),
+                Place::Completed(at) => (5, 0, *at, 0, arrived),
             }
         });
         jobs.into_iter().map(|(number, _)| *number).collect()

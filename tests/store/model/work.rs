@@ -193,7 +193,7 @@ impl Model {
         let due = self
             .jobs
             .values()
-            .filter(|job| job.queue == queue && job.state() == State::Scheduled)
+            .filter(|job| job.queue == queue && matches!(job.state(), State::Scheduled | State::Retrying))
             .filter_map(Job::waits_since)
             .min();
         (if due.is_some() { IdleReason::NotDue } else { IdleReason::Empty }, due)
