@@ -12,7 +12,7 @@ pub struct Overrides {
     /// Where jobs are kept [default: ./redrive-data]
     #[arg(long, value_name = "DIR", env = "REDRIVE_DATA", hide_env_values = true)]
     pub data: Option<PathBuf>,
-    /// Where Redis is, if jobs are kept there: redis://host:6379, or several for a Cluster; see the README
+    /// Where Redis is, if jobs are kept there: redis://host:6379, or several for a Cluster; see docs/redis.md
     #[arg(long, value_name = "URL", env = "REDRIVE_REDIS", hide_env_values = true)]
     pub redis: Vec<Unread>,
     /// Where to listen for gRPC; port 0 is any free port [default: 127.0.0.1:7433]

@@ -1,4 +1,4 @@
-//! The stable reasons of refusals, each with its code: programs decide by them, and README.md lists them.
+//! The stable reasons of refusals, each with its code: programs decide by them, and docs/errors-and-limits.md lists them.
 
 use tonic::Code;
 

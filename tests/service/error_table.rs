@@ -1,4 +1,4 @@
-//! Every error with its code and reason, the table of them in README.md, and what all of them have in common.
+//! Every error with its code and reason, the table of them in docs/errors-and-limits.md, and what all of them have in common.
 
 use crate::server::{Server, claim};
 use prost::Message;
@@ -11,6 +11,7 @@ use tonic::Status;
 use tonic::codegen::http::{HeaderName, HeaderValue};
 use tonic_types::StatusExt;
 
+const PAGE: &str = "docs/errors-and-limits.md";
 const BEGIN: &str = "<!-- errors -->";
 const END: &str = "<!-- /errors -->";
 
@@ -36,15 +37,15 @@ fn table() -> String {
 }
 
 #[test]
-fn the_readme_lists_every_reason_with_its_code() {
+fn the_page_on_errors_lists_every_reason_with_its_code() {
     let expected = format!("{BEGIN}\n{}{END}", table());
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = fs::read_to_string(path).unwrap();
-    let found = readme
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let page = fs::read_to_string(path).unwrap();
+    let found = page
         .split_once(BEGIN)
         .and_then(|(_, rest)| rest.split_once(END))
         .map(|(table, _)| format!("{BEGIN}{table}{END}"));
-    assert!(found.as_deref() == Some(expected.as_str()), "README.md must have:\n\n{expected}\n");
+    assert!(found.as_deref() == Some(expected.as_str()), "{PAGE} must have:\n\n{expected}\n");
 }
 
 #[test]
