@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// Longer than this, a file has a second subject.
 const LINES_MAX: usize = 500;
 
+/// Longer than this, the README is not read to its end.
+const README_LINES_MAX: usize = 200;
+
 /// Pictures, and persons for processes: each has a term of the field (docs/glossary.md). Their inflections count too.
 const PICTURES: &str = "court,grave,bury,burial,verdict,judge,heed,revive,basket,dice,agenda,newcomers,notation,teller,\
                         whoever,somebody,nobody,everybody,look around,come home,sent home,moving house";
@@ -139,6 +142,57 @@ fn everything_the_architecture_page_names_is_there() {
             || sources("src").iter().any(|(path, _)| path.ends_with(name));
         assert!(there, "ARCHITECTURE.md names {name}, which is not there");
     }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let lines = readme.lines().count();
+    assert!(lines <= README_LINES_MAX, "README.md has {lines} lines: move something to docs/");
+}
+
+/// The targets of `[text](target)`.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    page.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+/// As GitHub names a heading: lower case, blanks as hyphens, other signs left out.
+fn anchors(page: &str) -> Vec<String> {
+    let kept = |c: char| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c.to_ascii_lowercase()),
+        _ => None,
+    };
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| line.trim_start_matches('#').trim().chars().filter_map(kept).collect()).collect()
+}
+
+#[test]
+fn every_link_of_the_pages_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_page = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
+    let mut pages = Vec::new();
+    collect(&root.join("docs"), &is_page, &mut pages);
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md"] {
+        pages.push((root.join(name), fs::read_to_string(root.join(name)).unwrap()));
+    }
+    let mut broken = Vec::new();
+    for (path, page) in &pages {
+        for link in links(page).filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let target = if file.is_empty() { path.clone() } else { path.with_file_name("").join(file) };
+            let there = match anchor {
+                None => target.exists(),
+                Some(anchor) => {
+                    fs::read_to_string(&target).is_ok_and(|page| anchors(&page).iter().any(|a| a == anchor))
+                }
+            };
+            if !there {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
 #[test]
