@@ -102,7 +102,7 @@ fn blocks<'a>(page: &'a str, fence: &str) -> impl Iterator<Item = &'a str> {
 
 fn shown(page: &str) -> Vec<Shown> {
     let block = |text: &str| {
-        let (command, output) = text.trim_end().split_once('\n').unwrap_or((text.trim_end(), ""));
+        let (command, output) = text.trim_end().split_once('\n').unwrap_or_else(|| (text.trim_end(), ""));
         let command = command.strip_prefix("$ ").expect("a block begins with its command");
         Shown { command: command.into(), output: output.lines().map(str::to_owned).collect() }
     };
