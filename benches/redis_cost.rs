@@ -17,6 +17,7 @@ mod subjects;
 use redis_server::Server;
 use redrive::domain::{Lease, Limits, NewJob, QueueName, Settings};
 use redrive::env::{SystemClock, instant};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::hosts::redis::RedisStore;
 use redrive::queue::{Ack, Claim, Nack, Settlements, Share};
 use redrive::queue::{Host, Queues};
@@ -218,7 +219,7 @@ impl<H: Host> Work<H> {
     async fn enqueue(&mut self, jobs: usize) {
         let jobs = (0..jobs).map(|_| self.new_job()).collect();
         let added = self.store.enqueue(jobs).await.unwrap();
-        assert!(added.iter().all(|added| added.as_ref().is_ok_and(|job| !job.deduplicated)));
+        assert!(added.iter().all(|added| added.as_ref().is_ok_and(|job| job.outcome == EnqueueOutcome::Added)));
     }
 
     async fn claim(&self, jobs: usize) -> Vec<Lease> {

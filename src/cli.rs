@@ -13,8 +13,10 @@ use crate::store::sqlite::OpenError;
 use crate::store::{StoreError, redis};
 use crate::{bench, serve};
 use clap::builder::PossibleValuesParser;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use progress::Progress;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -53,16 +55,16 @@ enum Command {
 
 const SERVE_HELP: &str = "\
 Flags go over the environment, the environment over the file.
-SIGTERM and SIGINT stop the server in peace, a second one at once. SIGHUP reads the settings of
+SIGTERM and SIGINT stop the server in peace, a second one at once. SIGHUP reads the settings of \
 queues from the file again; a file with a problem changes nothing.
 RUST_LOG, if set, goes over --log-level, for example RUST_LOG=redrive=debug.";
 
 const VERIFY_HELP: &str = "\
-For each queue: enqueued + moved in = completed + purged + cancelled + retention-expired + moved out
-+ held. Every job is in exactly one place, counters and indexes agree with what they count and lead
+For each queue: enqueued + moved in = completed + purged + cancelled + retention-expired + moved out \
++ held. Every job is in exactly one place, counters and indexes agree with what they count and lead \
 to, checksums hold, and SQLite's own check finds nothing.
-Servers may run meanwhile. Of a data directory verify sees one moment; until it ends, the server's
-log file redrive.db-wal grows. In Redis it reads a page at a time, each job in one moment and each
+Servers may run meanwhile. Of a data directory verify sees one moment; until it ends, the server's \
+log file redrive.db-wal grows. In Redis it reads a page at a time, each job in one moment and each \
 queue's sum in one.
 Exits with 0 if everything adds up, with 1 if something is off or cannot be read.";
 
@@ -88,9 +90,12 @@ enum ConfigCommand {
     /// Find every problem in a file, and say how long each queue keeps trying
     #[command(after_help = "Exits with 0 if the file can be used, with 2 if not.")]
     Check {
-        /// The configuration file [default: ./redrive.toml, if there is one]
-        #[arg(value_name = "FILE", env = "REDRIVE_CONFIG", hide_env_values = true)]
+        /// The configuration file; goes over --config
+        #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
+        /// The configuration file, as serve takes it [default: ./redrive.toml, if there is one]
+        #[arg(long, value_name = "FILE", env = "REDRIVE_CONFIG", hide_env_values = true)]
+        config: Option<PathBuf>,
     },
 }
 
@@ -139,6 +144,30 @@ fn things_off(found: &[impl Display], left_out: u64) -> String {
     text
 }
 
+/// Reads the command line; prints what is wrong with it and ends the program.
+pub fn parse() -> Cli {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    Cli::try_parse_from(&words).unwrap_or_else(|error| name_variable(error, &words).exit())
+}
+
+/// A value that no flag among `words` has given came from the environment: its variable is what is wrong.
+fn name_variable(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return error };
+    let Some(flag) = arg.split(['=', ' ', '[']).next().filter(|flag| flag.starts_with("--")) else { return error };
+    let is_flag = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    if words.iter().any(is_flag) {
+        return error;
+    }
+    let variable = format!("REDRIVE_{}", flag[2..].replace('-', "_").to_uppercase());
+    if variables().contains(&variable) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(variable));
+    }
+    error
+}
+
 pub fn run(cli: Cli) -> Result<ExitCode, Error> {
     match cli.command {
         Command::Serve(mut overrides) => {
@@ -156,8 +185,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, Error> {
             let (text, whole) = migrate::run(&args)?;
             return Ok(print(&text, whole));
         }
-        Command::Config(ConfigCommand::Check { file }) => {
-            let config = Config::load(&Overrides { config: file, ..Overrides::default() })?;
+        Command::Config(ConfigCommand::Check { file, config }) => {
+            let config = Config::load(&Overrides { config: file.or(config), ..Overrides::default() })?;
             return Ok(print(&report(&config), true));
         }
     }

@@ -1,5 +1,4 @@
-use clap::Parser;
-use redrive::cli::{self, Cli};
+use redrive::cli;
 use std::process::ExitCode;
 
 /// Jobs pass through many threads on their way: the system's allocator spends a tenth of the server's time on that.
@@ -7,7 +6,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match cli::run(Cli::parse()) {
+    match cli::run(cli::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("redrive: {error}");

@@ -31,28 +31,29 @@ pub enum Error {
 pub type OnProgress<'a> = dyn FnMut(&QueueName, u64, u64) + Send + 'a;
 
 /// How [`Counts`] are named.
-pub const STATES: [&str; 4] = ["waiting", "dead", "overflow", "completed"];
+pub const STATES: [&str; 5] = ["waiting", "dead", "overflow", "completed", "cancelled"];
 
-/// Jobs by where they are: waiting, dead (overflow included), overflow, completed. Whether one that waits is READY or SCHEDULED is
+/// Jobs by where they are: waiting, dead (overflow included), overflow, completed, cancelled. Whether one that waits is READY or SCHEDULED is
 /// a matter of the clock, and one that was leased waits again: they are counted together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts(pub [u64; STATES.len()]);
 
 impl Counts {
     fn of(depths: &Depths) -> Self {
-        let Depths { ready, scheduled, retrying, leased, completed, dead, overflow } = *depths;
-        Self([ready + scheduled + retrying + leased, dead, overflow, completed])
+        let Depths { ready, scheduled, retrying, leased, completed, cancelled, dead, overflow } = *depths;
+        Self([ready + scheduled + retrying + leased, dead, overflow, completed, cancelled])
     }
 
     fn one(job: &JobView) -> Self {
         let overflow = job.death.as_ref().is_some_and(|death| death.overflow);
-        let (dead, completed) = (job.state == State::Dead, job.state == State::Completed);
-        Self([!dead && !completed, dead, overflow, completed].map(u64::from))
+        let [dead, completed, cancelled] =
+            [State::Dead, State::Completed, State::Cancelled].map(|state| job.state == state);
+        Self([!dead && !completed && !cancelled, dead, overflow, completed, cancelled].map(u64::from))
     }
 
     pub fn jobs(&self) -> u64 {
-        let [waiting, dead, _, completed] = self.0;
-        waiting + dead + completed
+        let [waiting, dead, _, completed, cancelled] = self.0;
+        waiting + dead + completed + cancelled
     }
 
     /// The states that other counts differ in, with both.

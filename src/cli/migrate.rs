@@ -14,15 +14,15 @@ use clap::Args;
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
 pub(super) const HELP: &str = "\
-A place is a data directory, or an address of Redis as serve takes it: redis://host:6379/0, rediss://…,
+A place is a data directory, or an address of Redis as serve takes it: redis://host:6379/0, rediss://…, \
 redis+sentinel://…, several of a Cluster separated by commas.
-Copied are the queues with their pauses and breakers, and their jobs with bodies, ids, keys, schedules,
-deadlines, checkpoints, results and whole histories: ready ones in their order, dead ones in their order of death,
-with what was noted at it. Jobs that are out arrive as ready at their old place, with nothing counted; their leases
+Copied are the queues with their pauses and breakers, and their jobs with bodies, ids, keys, schedules, \
+deadlines, checkpoints, results and whole histories: ready ones in their order, dead ones in their order of death, \
+with what was noted at it. Jobs that are out arrive as ready at their old place, with nothing counted; their leases \
 stay behind. Keys of jobs that are done and no longer kept stay behind as well, and so do the totals.
-The source is only read. Neither place may be served meanwhile: a data directory is locked; servers that listen to a
+The source is only read. Neither place may be served meanwhile: a data directory is locked; servers that listen to a \
 Redis are found and refused, but one that has just lost its connection is not, so stop them all.
-It can be run again after whatever ended it: jobs that are in the target are passed over by their ids. At the end the
+It can be run again after whatever ended it: jobs that are in the target are passed over by their ids. At the end the \
 jobs of each queue are counted on both sides by where they are: waiting, dead, overflow, completed.
 Exits with 0 if everything is there, with 1 if not or if a place cannot be used, with 2 if the command is wrong.";
 
@@ -196,11 +196,11 @@ async fn copy(from: &Place, to: &Place, force: bool, settings: &Arc<Settings>) -
 
 /// For people.
 fn text(what: &str, report: &Report) -> String {
-    let [waiting, dead, overflow, completed] = migrate::STATES;
-    let names = [waiting, dead, overflow, completed, "added", "there before"];
+    let [waiting, dead, overflow, completed, cancelled] = migrate::STATES;
+    let names = [waiting, dead, overflow, completed, cancelled, "added", "there before"];
     let queues = report.queues.iter().map(|MovedQueue { name, source, added, there }| {
-        let [waiting, dead, overflow, completed] = source.0;
-        (name, [waiting, dead, overflow, completed, added.jobs(), there.jobs()])
+        let [waiting, dead, overflow, completed, cancelled] = source.0;
+        (name, [waiting, dead, overflow, completed, cancelled, added.jobs(), there.jobs()])
     });
     let text = format!("{what}\n\n{}\n", table(names, queues));
     if report.is_whole() {

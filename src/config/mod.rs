@@ -1,5 +1,6 @@
 //! What the operator wants: the file, over it the environment, over that the flags.
 
+mod changes;
 mod environment;
 mod error;
 mod file;
@@ -10,6 +11,7 @@ mod queue;
 mod rules;
 mod toml_reader;
 
+pub use changes::changes;
 pub use environment::Environment;
 pub use error::{ConfigError, Invalid, Problem};
 pub use names::{Durability, LogFormat, LogLevel, Unread};

@@ -16,22 +16,25 @@ const ONE_SECOND: Duration = Duration::from_secs(1);
 /// The settings of a queue: what its table says, and the rest from `base`.
 pub(super) fn read(reader: &TomlReader<'_>, base: &QueueSettings) -> QueueSettings {
     let limits = Limits::default();
-    let policy =
-        policy::read(reader, &base.policy).map_or_else(|| base.policy.clone(), |over| base.policy.apply(&over));
+    let over = policy::read(reader, &base.policy).unwrap_or_default();
+    let policy = base.policy.apply(&over);
+    // The other fields that are given hold for a service that is down, too.
+    let patient = base.patient.as_ref().filter(|_| !over.sets_max_retries()).map(|patient| patient.apply(&over));
+    let lease_duration = reader.duration("lease_duration", limits.lease_min..=limits.lease_max);
+    let max_run_time = reader.duration("max_run_time", limits.lease_min..=limits.delay);
     let up_to = |longest| Duration::ZERO..=longest;
     let settings = QueueSettings {
         rules: rules::read(reader, &policy).unwrap_or_else(|| base.rules.clone()),
         policy,
+        patient,
         default_rules: match reader.bool("default_rules") {
             Some(true) => default_rules(),
             Some(false) => Vec::new(),
             None => base.default_rules.clone(),
         },
         breaker: breaker(reader, &base.breaker),
-        lease_duration: reader
-            .duration("lease_duration", limits.lease_min..=limits.lease_max)
-            .unwrap_or(base.lease_duration),
-        max_run_time: reader.duration("max_run_time", limits.lease_min..=limits.delay).unwrap_or(base.max_run_time),
+        lease_duration: lease_duration.unwrap_or(base.lease_duration),
+        max_run_time: max_run_time.unwrap_or(base.max_run_time),
         max_retry_after: reader.duration("max_retry_after", up_to(LONGEST_DELAY)).unwrap_or(base.max_retry_after),
         max_depth: unlimited(reader, "max_depth", 1..=MOST_JOBS).unwrap_or(base.max_depth),
         key_retention: reader.duration("key_retention", up_to(LONGEST_RETENTION)).unwrap_or(base.key_retention),
@@ -42,12 +45,16 @@ pub(super) fn read(reader: &TomlReader<'_>, base: &QueueSettings) -> QueueSettin
             .map_or(base.completed_retention, |kept| Some(kept).filter(|kept| !kept.is_zero())),
         dead_letters: dead_letters(reader, &base.dead_letters),
     };
-    check_together(reader, base, &settings);
+    // A value that was refused is another one here.
+    let read = |key, value: Option<Duration>| value.is_some() == reader.get(key).is_some();
+    if read("lease_duration", lease_duration) && read("max_run_time", max_run_time) {
+        check_lease(reader, &settings);
+    }
+    check_rules(reader, base, &settings);
     settings
 }
 
-/// What no key shows by itself.
-fn check_together(reader: &TomlReader<'_>, base: &QueueSettings, settings: &QueueSettings) {
+fn check_lease(reader: &TomlReader<'_>, settings: &QueueSettings) {
     let given = |key| reader.get(key).map(|value| value.span());
     let (lease, run) = (settings.lease_duration, settings.max_run_time);
     if lease > run
@@ -57,8 +64,11 @@ fn check_together(reader: &TomlReader<'_>, base: &QueueSettings, settings: &Queu
         let message = format!("lease_duration: {lease} is longer than max_run_time, {run}");
         reader.problems().report(at, message);
     }
+}
 
-    // Own rules were checked where they stand; inherited ones now stand on another policy.
+/// Own rules were checked where they stand; inherited ones now stand on another policy.
+fn check_rules(reader: &TomlReader<'_>, base: &QueueSettings, settings: &QueueSettings) {
+    let given = |key| reader.get(key).map(|value| value.span());
     let Some(at) = given("policy").filter(|_| given("rules").is_none()) else {
         return;
     };
@@ -84,7 +94,7 @@ fn breaker(reader: &TomlReader<'_>, base: &BreakerSettings) -> BreakerSettings {
             .unwrap_or(base.recovery_timeout),
         half_open_max_calls: given.integer("half_open_max_calls", 1..=MOST_CALLS).unwrap_or(base.half_open_max_calls),
         success_threshold: given.integer("success_threshold", 1..=MOST_CALLS).unwrap_or(base.success_threshold),
-        quiet_period: given.duration("quiet_period", Duration::ZERO..=LONGEST_DELAY).unwrap_or(base.quiet_period),
+        quiet_period: base.quiet_period,
         disabled: given.bool("disabled").unwrap_or(base.disabled),
     }
 }

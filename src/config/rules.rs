@@ -1,7 +1,7 @@
 //! Error rules in the file.
 
 use super::{policy, toml_reader::TomlReader};
-use crate::domain::{ErrorRule, Glob, Matcher, RetryPolicy, StatusPattern, Then};
+use crate::domain::{ErrorRule, FailureCategory, Glob, Matcher, RetryPolicy, StatusPattern, Then};
 use toml::{Spanned, de::DeValue};
 
 const ACTIONS: [&str; 3] = ["dead-letter", "release", "hold"];
@@ -37,9 +37,12 @@ fn read_one(
     let problems = rule.problems();
     let before = problems.count();
     let matcher = Matcher {
+        category: rule.word("category", &FailureCategory::ALL.map(FailureCategory::as_str), FailureCategory::parse),
+        code: rule.text("code").map(Glob::new),
         error_type: rule.text("error_type").map(Glob::new),
         http_status: read_status(rule),
         message_contains: rule.text("message_contains").map(str::to_owned),
+        ..Matcher::default()
     };
     // A key that could not be read has been reported; without it the rest means nothing.
     if problems.count() == before

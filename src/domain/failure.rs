@@ -1,5 +1,6 @@
 //! What a worker says went wrong, cut to what is kept.
 
+use super::category::FailureCategory;
 use std::borrow::Cow;
 
 /// An error as a worker reports it, and as the history keeps it.
@@ -8,6 +9,12 @@ pub struct Failure {
     pub error_type: String,
     pub message: String,
     pub stack_trace: String,
+    /// What the library says beside the type: an errno name, a SQLSTATE, a gRPC status name. Empty: none.
+    pub code: String,
+    /// None: neither did the worker give one, nor do the other fields speak for one.
+    pub category: Option<FailureCategory>,
+    /// The worker gave no category; this one follows from the other fields.
+    pub category_derived: bool,
     /// 0: none.
     pub http_status: u32,
     pub response_body: String,
@@ -15,7 +22,12 @@ pub struct Failure {
     pub details: String,
     /// Something was cut.
     pub truncated: bool,
+    /// It came with details that were not kept.
+    pub details_dropped: bool,
 }
+
+/// The type of a failure that does not say one.
+pub const UNKNOWN_TYPE: &str = "Unknown";
 
 pub const MESSAGE_CHARS: usize = 4_096;
 pub const STACK_TRACE_CHARS: usize = 4_096;
@@ -31,6 +43,7 @@ impl Failure {
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
         self.error_type.len()
+            + self.code.len()
             + self.message.len()
             + self.stack_trace.len()
             + self.response_body.len()
@@ -54,9 +67,13 @@ impl Failure {
             || !self.details.is_empty();
         Self {
             error_type: self.error_type.clone(),
+            code: self.code.clone(),
+            category: self.category,
+            category_derived: self.category_derived,
             message: message.to_owned(),
             http_status: self.http_status,
             truncated: self.truncated || left_out,
+            details_dropped: self.details_dropped,
             ..Self::default()
         }
     }
@@ -80,7 +97,18 @@ pub(super) fn cut(text: &mut String, chars: usize) -> bool {
     cut
 }
 
-fn head(text: &str, chars: usize) -> &str {
+/// Cuts to at most so many bytes, between two characters; says whether there were more.
+pub fn cut_bytes(text: &mut String, bytes: usize) -> bool {
+    let mut length = bytes.min(text.len());
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    let cut = length < text.len();
+    text.truncate(length);
+    cut
+}
+
+pub(super) fn head(text: &str, chars: usize) -> &str {
     match text.char_indices().nth(chars) {
         Some((at, _)) => &text[..at],
         None => text,

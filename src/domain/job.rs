@@ -29,6 +29,8 @@ pub enum State {
     Ready,
     Leased,
     Completed,
+    /// Kept like a completed one.
+    Cancelled,
     Dead,
 }
 
@@ -84,6 +86,21 @@ pub struct NewJob {
     /// When it is not worth running any more.
     pub expiry: Option<When>,
     pub policy: Option<Box<PolicyOverride>>,
+    pub on_conflict: OnConflict,
+    /// How long its key is held from now on, instead of the queue's `key_retention`.
+    pub key_ttl: Option<Duration>,
+}
+
+/// What follows where another job has its id or key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnConflict {
+    /// The other one, if it is the same job; otherwise a refusal.
+    #[default]
+    RejectDifferent,
+    /// The other one.
+    ReturnExisting,
+    /// This one in its place, if it waits and was never delivered; otherwise the other one.
+    ReplaceWaiting,
 }
 
 impl NewJob {
@@ -111,6 +128,7 @@ impl NewJob {
             run_at,
             expires_at,
             policy: self.policy,
+            key_ttl: self.key_ttl,
         };
         (spec, state)
     }
@@ -135,9 +153,15 @@ pub struct Spec {
     pub run_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub policy: Option<Box<PolicyOverride>>,
+    pub key_ttl: Option<Duration>,
 }
 
 impl Spec {
+    /// How long its key is held at least. `retention`: where it does not say so itself.
+    pub fn key_until(&self, retention: Duration) -> Timestamp {
+        self.enqueued_at.after(self.key_ttl.unwrap_or(retention))
+    }
+
     /// Whether it is the same job as another under the same id or key.
     pub fn sameness(&self) -> Sameness {
         sameness(&self.job_type, &self.content_type, &self.body)
@@ -182,8 +206,19 @@ impl Progress {
     pub fn complete(&mut self, delivery: &Delivery, note: &str, now: Timestamp) -> Attempt {
         self.tries = delivery.attempt;
         self.recorded += 1;
-        let (status, note) = (AttemptStatus::Succeeded, note.to_owned());
-        Attempt { status, note, counted: true, ..Attempt::of(delivery, now) }
+        let (status, note, redrives) = (AttemptStatus::Succeeded, note.to_owned(), self.redrives);
+        Attempt { status, note, counted: true, redrives, ..Attempt::of(delivery, now) }
+    }
+
+    /// COMPLETED after all: the Ack of a delivery that ended without one. Its entry in the history is the same.
+    pub fn complete_late(&mut self, attempt: &mut Attempt, note: &str, now: Timestamp) {
+        self.tries = self.tries.max(attempt.number);
+        attempt.explanation = match attempt.status {
+            AttemptStatus::Interrupted => "interrupted, and acked after that".into(),
+            _ => format!("its lease expired at {}, and it was acked after that", attempt.ended_at),
+        };
+        (attempt.status, attempt.ended_at, attempt.counted) = (AttemptStatus::Succeeded, now, true);
+        note.clone_into(&mut attempt.note);
     }
 
     /// DEAD → READY.
@@ -237,7 +272,6 @@ named! {
         NonRetryable = "NON_RETRYABLE",
         Expired = "EXPIRED",
         WouldMissDeadline = "WOULD_MISS_DEADLINE",
-        Cancelled = "CANCELLED",
         Corrupt = "CORRUPT",
     }
 }
@@ -254,6 +288,8 @@ pub enum Next {
     OldPlace,
     /// DEAD.
     DeadLetter(DeadReason),
+    /// Gone, or kept like a completed one.
+    Cancelled,
 }
 
 /// One entry of a job's history. Holds all that the answer to a repeated Nack needs.
@@ -263,6 +299,8 @@ pub struct Attempt {
     /// Number and nonce of the delivery: a repeated Nack finds its own attempt by them.
     pub delivery: u32,
     pub nonce: u64,
+    /// Of the job, when it ended: what a requeue has changed since is no longer its matter.
+    pub redrives: u32,
     pub status: AttemptStatus,
     pub worker_id: String,
     pub started_at: Timestamp,
@@ -296,6 +334,12 @@ impl Attempt {
             probe: delivery.probe,
             ..Self::default()
         }
+    }
+
+    /// Whether its worker may still ack it: it ended without a word of the worker, and nothing was decided about the job since.
+    pub fn may_be_acked(&self, lease: &Lease, progress: &Progress) -> bool {
+        let unsettled = matches!(self.status, AttemptStatus::LeaseExpired | AttemptStatus::Interrupted);
+        unsettled && self.is_of(lease) && self.redrives == progress.redrives
     }
 
     /// Whether it is how the delivery of this lease ended, if it is an attempt of the lease's job.

@@ -2,6 +2,7 @@
 
 mod backoff;
 mod breaker;
+mod category;
 mod dead_filter;
 pub mod duration;
 mod failure;
@@ -25,6 +26,6 @@ mod time;
 pub(crate) use macros::with_defaults;
 
 pub use self::{
-    backoff::*, breaker::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*, pause::*,
-    policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*, time::*,
+    backoff::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*,
+    pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*, time::*,
 };

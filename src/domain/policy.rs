@@ -130,6 +130,11 @@ impl PolicyOverride {
         *self == Self::default()
     }
 
+    /// A preset has every field.
+    pub fn sets_max_retries(&self) -> bool {
+        self.preset.is_some() || self.max_retries.is_some()
+    }
+
     /// The first of [`Self::problems`], where one is enough.
     pub fn validate(&self) -> Result<(), PolicyError> {
         self.problems().into_iter().next().map_or(Ok(()), Err)

@@ -4,6 +4,7 @@
 //! under the lease's fence.
 
 use super::breaker::{BreakerState, Signal, in_words};
+use super::category::FailureCategory;
 use super::duration::human;
 use super::failure::Failure;
 use super::job::{Attempt, AttemptStatus, DeadReason, Delivery, Next, Progress};
@@ -38,6 +39,8 @@ pub struct BreakerFacts {
     pub state: BreakerState,
     /// A hold by this delivery would move it.
     pub counts_hold: bool,
+    /// While OPEN: when probes begin.
+    pub probe_at: Option<Timestamp>,
 }
 
 /// How its delivery ended.
@@ -45,8 +48,8 @@ pub struct BreakerFacts {
 pub enum Outcome {
     /// The worker reports a failure.
     Failed { failure: Failure, permanent: bool, retry_after: Option<Duration> },
-    /// The worker hands it back.
-    Released { retry_after: Option<Duration> },
+    /// The worker hands it back. `keep_position`: to where it was, and not behind its priority level.
+    Released { retry_after: Option<Duration>, keep_position: bool },
     /// It was not settled in time.
     Expired,
     /// Its stream broke before the work had begun.
@@ -89,6 +92,7 @@ pub fn decide(
     match outcome {
         Outcome::Failed { failure, permanent, retry_after } => {
             deciding.attempt.status = AttemptStatus::Failed;
+            let failure = failure.with_category();
             if permanent {
                 deciding.record_failure(failure);
                 deciding.count();
@@ -97,23 +101,36 @@ pub fn decide(
                 deciding.fail(failure, retry_after);
             }
         }
-        Outcome::Released { retry_after } => deciding.release(retry_after),
+        Outcome::Released { retry_after, keep_position } => deciding.release(retry_after, keep_position),
         Outcome::Expired => {
             deciding.attempt.status = AttemptStatus::LeaseExpired;
             deciding.signal = Signal::Expired;
-            deciding.fail(lease_expired(leased.delivery), None);
+            deciding.fail(not_settled(leased.delivery, queue), None);
         }
         Outcome::Interrupted => deciding.interrupt(leased.delivery),
     }
     deciding.finish()
 }
 
-fn lease_expired(delivery: &Delivery) -> Failure {
-    let worker = match delivery.worker_id.as_str() {
+/// The lease is over, because it was not extended or could not be.
+fn not_settled(delivery: &Delivery, queue: &QueueSettings) -> Failure {
+    if delivery.expires_at < delivery.started_at.after(queue.max_run_time) {
+        return lease_expired(delivery);
+    }
+    let longest = human(queue.max_run_time);
+    let message = format!("{} ran for longer than the queue's max_run_time, {longest}", worker(delivery));
+    Failure::new("MaxRunTimeExceeded", message)
+}
+
+fn worker(delivery: &Delivery) -> &str {
+    match delivery.worker_id.as_str() {
         "" => "a worker without a name",
         name => name,
-    };
-    let lease = human(delivery.duration);
+    }
+}
+
+fn lease_expired(delivery: &Delivery) -> Failure {
+    let (worker, lease) = (worker(delivery), human(delivery.duration));
     let message = format!("{worker} neither settled nor extended its lease of {lease} in time");
     Failure::new("LeaseExpired", message)
 }
@@ -131,24 +148,25 @@ struct Deciding<'a> {
 
 impl<'a> Deciding<'a> {
     fn start(leased: Leased<'a>, queue: &'a QueueSettings, now: Timestamp, random: RandomFractions) -> Self {
-        let attempt = Attempt { breaker: leased.breaker.state, ..Attempt::of(leased.delivery, now) };
         let progress = leased.progress.clone();
+        let (breaker, redrives) = (leased.breaker.state, progress.redrives);
+        let attempt = Attempt { breaker, redrives, ..Attempt::of(leased.delivery, now) };
         Self { leased, queue, now, random, progress, attempt, signal: Signal::None }
     }
 
     /// A transient failure: the first rule that fits decides, otherwise the policy.
     fn fail(&mut self, failure: Failure, retry_after: Option<Duration>) {
         let error = in_words(&failure);
-        match self.apply_rule(failure, |_| true) {
+        match self.apply_rule(failure, retry_after, |_| true) {
             Some(Then::DeadLetter) => self.dead_letter_by_rule(),
-            Some(Then::Release) => self.release(retry_after),
+            Some(Then::Release) => self.release(retry_after, false),
             Some(Then::Hold) => self.hold(error, retry_after),
             then => {
                 // A worker reports that what it calls fails; a lease that ran out says nothing about that.
                 if self.attempt.nacked {
                     self.signal = Signal::Failure { error };
                 }
-                self.retry(then.and_then(Then::policy), retry_after);
+                self.retry(then, retry_after);
             }
         }
     }
@@ -158,11 +176,18 @@ impl<'a> Deciding<'a> {
         let hold = retry_after.unwrap_or(self.queue.breaker.recovery_timeout);
         let hold = hold.min(self.queue.max_retry_after);
         self.signal = Signal::Hold { error, hold };
-        self.release((!self.leased.breaker.counts_hold).then_some(hold));
+        let BreakerFacts { counts_hold, probe_at, .. } = self.leased.breaker;
+        self.put_back((!counts_hold).then_some(hold), false);
+        if counts_hold && self.attempt.status == AttemptStatus::Released {
+            // An earlier hold may last longer.
+            let until = probe_at.unwrap_or_default().max(self.now.after(hold));
+            let explanation = &self.attempt.explanation;
+            self.attempt.explanation = format!("the queue is held until {until}; {explanation}");
+        }
     }
 
     /// Retries by the policy that fits this error, as long as it has retries left and the deadline allows.
-    fn retry(&mut self, rule: Option<&PolicyOverride>, retry_after: Option<Duration>) {
+    fn retry(&mut self, rule: Option<&Then>, retry_after: Option<Duration>) {
         let counts = !self.is_outage();
         if counts {
             self.count();
@@ -178,6 +203,14 @@ impl<'a> Deciding<'a> {
         let backoff = policy.backoff(number, self.progress.last_delay, self.random.jitter);
         let mut delay = backoff.delay;
         let mut explanation = backoff.explanation;
+        if let Some(Then::Patient) = rule {
+            let category = self.attempt.failure.as_ref().and_then(|failure| failure.category);
+            let category = category.map_or("", FailureCategory::as_str);
+            explanation = format!(
+                "{explanation}; patient, because the failure is {category} and neither the job nor its queue nor \
+                 [defaults] sets max_retries"
+            );
+        }
         if let Some(asked) = retry_after {
             let most = self.queue.max_retry_after;
             let stretch = 1.0 + RETRY_AFTER_SPREAD * self.random.spread;
@@ -218,12 +251,17 @@ impl<'a> Deciding<'a> {
             && self.progress.uncounted < UNCOUNTED_MAX
     }
 
-    /// Not a failure: back to the queue, attempt not counted.
-    fn release(&mut self, retry_after: Option<Duration>) {
+    /// By its worker or by a rule, so often at most.
+    fn release(&mut self, retry_after: Option<Duration>, keep_position: bool) {
         self.progress.releases += 1;
         if self.progress.releases > RELEASES_MAX {
             return self.release_limit(retry_after);
         }
+        self.put_back(retry_after, keep_position);
+    }
+
+    /// Not a failure: back to the queue, attempt not counted.
+    fn put_back(&mut self, retry_after: Option<Duration>, keep_position: bool) {
         self.attempt.status = AttemptStatus::Released;
         let policy = self.policy(None);
         self.attempt.retries_left = (policy.max_retries + 1).saturating_sub(self.attempt.number);
@@ -236,6 +274,10 @@ impl<'a> Deciding<'a> {
                 self.attempt.delay = Some(delay);
                 self.attempt.explanation = format!("released for {}", human(delay));
                 self.attempt.next = Next::Later { at: self.now.after(delay) };
+            }
+            _ if keep_position => {
+                self.attempt.explanation = "released to its old position".into();
+                self.attempt.next = Next::OldPlace;
             }
             _ => {
                 self.attempt.explanation = "released behind its priority level".into();
@@ -252,15 +294,18 @@ impl<'a> Deciding<'a> {
         }
         self.attempt.status = AttemptStatus::Failed;
         let failure = Failure::new("ReleaseLimit", message);
-        match self.apply_rule(failure, |then| !matches!(then, Then::Release | Then::Hold)) {
+        match self.apply_rule(failure, retry_after, |then| !matches!(then, Then::Release | Then::Hold)) {
             Some(Then::DeadLetter) => self.dead_letter_by_rule(),
-            then => self.retry(then.and_then(Then::policy), retry_after),
+            then => self.retry(then, retry_after),
         }
     }
 
     /// Notes the failure with the first rule that fits it, if that may be applied.
-    fn apply_rule(&mut self, failure: Failure, may: impl Fn(&Then) -> bool) -> Option<&'a Then> {
-        let rule = first_match(&self.queue.rules, &self.queue.default_rules, &failure).filter(|rule| may(&rule.then));
+    fn apply_rule(
+        &mut self, failure: Failure, retry_after: Option<Duration>, may: impl Fn(&Then) -> bool,
+    ) -> Option<&'a Then> {
+        let rule = first_match(&self.queue.rules, &self.queue.default_rules, &failure, retry_after.is_some());
+        let rule = rule.filter(|rule| may(&rule.then) && (rule.then != Then::Patient || self.may_be_patient()));
         self.attempt.rule = rule.map_or_else(String::new, |rule| rule.name.clone());
         self.record_failure(failure);
         rule.map(|rule| &rule.then)
@@ -288,10 +333,17 @@ impl<'a> Deciding<'a> {
         self.attempt.next = Next::OldPlace;
     }
 
+    fn may_be_patient(&self) -> bool {
+        self.queue.patient.is_some() && !self.leased.policy.is_some_and(PolicyOverride::sets_max_retries)
+    }
+
     /// Job over rule over queue over server, field by field.
-    fn policy(&self, rule: Option<&PolicyOverride>) -> RetryPolicy {
-        let mut policy = self.queue.policy.clone();
-        for over in [rule, self.leased.policy].into_iter().flatten() {
+    fn policy(&self, rule: Option<&Then>) -> RetryPolicy {
+        let mut policy = match (rule, &self.queue.patient) {
+            (Some(Then::Patient), Some(patient)) => patient.clone(),
+            _ => self.queue.policy.clone(),
+        };
+        for over in [rule.and_then(Then::policy), self.leased.policy].into_iter().flatten() {
             policy = policy.apply(over);
         }
         policy
@@ -318,7 +370,10 @@ impl<'a> Deciding<'a> {
     fn finish(mut self) -> RetryDecision {
         // Whatever was decided: it was cancelled, and this was its end.
         if self.progress.cancel_requested {
-            self.dead_letter(DeadReason::Cancelled, "cancelled while it ran".into());
+            self.attempt.explanation = "cancelled while it ran".into();
+            self.attempt.retries_left = 0;
+            self.attempt.delay = None;
+            self.attempt.next = Next::Cancelled;
             self.attempt.status = AttemptStatus::Cancelled;
             self.signal = Signal::None;
         }

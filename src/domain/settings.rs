@@ -4,6 +4,7 @@ use super::breaker::{BreakerKind, BreakerName};
 use super::ids::QueueName;
 use super::macros::with_defaults;
 use super::policy::RetryPolicy;
+use super::presets::Preset;
 use super::rules::{ErrorRule, default_rules};
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -48,6 +49,8 @@ with_defaults! {
     QueueSettings {
         /// Server and queue merged, job and rule not yet.
         policy: RetryPolicy = RetryPolicy::default(),
+        /// By which a service that is down is waited for. None: server or queue sets `max_retries`.
+        patient: Option<RetryPolicy> = Some(Preset::Patient.policy()),
         /// The queue's own, in order.
         rules: Vec<ErrorRule> = Vec::new(),
         /// The ones every queue has, unless switched off.

@@ -5,8 +5,8 @@ use super::pb;
 use super::pb::admin_service_server::AdminService;
 use super::{ServerFacts, convert};
 use crate::domain::BreakerName;
+use crate::queue::BreakerOrder;
 use crate::queue::Host;
-use crate::queue::{BreakerOrder, Cancelled};
 use crate::service::Service;
 use crate::store::Health;
 use std::sync::Arc;
@@ -57,8 +57,7 @@ impl<H: Host> AdminService for AdminApi<H> {
         let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, reason)?;
         record("job_id", &id);
         let cancelled = self.service.cancel_job(id, queue, reason).await?;
-        let removed = cancelled == Cancelled::Removed;
-        Ok(Response::new(pb::CancelJobResponse { removed }))
+        Ok(Response::new(convert::cancelled(cancelled)))
     }
 
     async fn run_job_now(&self, request: Request<pb::RunJobNowRequest>) -> Reply<pb::RunJobNowResponse> {

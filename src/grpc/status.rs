@@ -260,6 +260,7 @@ fn explain(refusal: &Refusal) -> Explanation {
                 State::Ready => ("READY", "it waits for a worker"),
                 State::Leased => ("LEASED", "a worker has it already"),
                 State::Completed => ("COMPLETED", "it is done"),
+                State::Cancelled => ("CANCELLED", "enqueue it anew to run it"),
                 State::Dead => ("DEAD", "requeue it to run it again, or purge it to be rid of it"),
             };
             let message = format!("the job {id:?} is {name}: {advice}");

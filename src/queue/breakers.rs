@@ -159,7 +159,8 @@ pub(crate) async fn set_breaker<S: Storage>(
 
 // ---- pauses ----
 
-/// Pauses a queue, in place of an earlier pause, or with `None` resumes it. A configured queue is made if need be.
+/// Pauses a queue, in place of an earlier pause, or with `None` resumes it. A pause makes the queue if need be: its jobs may come
+/// later.
 pub(crate) async fn pause<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, pause: Option<&NewPause>,
 ) -> refusal::Result<()> {
@@ -171,6 +172,9 @@ pub(crate) async fn pause<S: Storage>(
     let mut rounds = Rounds::default();
     loop {
         rounds.next()?;
+        if pause.is_some() {
+            register(store, cx, queue).await?;
+        }
         let before = meant(store, cx, queue).await?;
         let now = store.now();
         let next = pause.map(|pause| Pause {

@@ -14,7 +14,7 @@ use crate::queue::Cancelled;
 use crate::store::Result;
 use crate::store::storage::{Applied, Index, Member, Position, Read, Storage, Table, flag};
 
-/// Removes a job that waits, or asks for the end of one that is leased.
+/// Ends a job that waits, or asks for the end of one that is leased.
 pub(crate) async fn cancel<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<Cancelled> {
@@ -24,8 +24,8 @@ pub(crate) async fn cancel<S: Storage>(
         let (named, located) = find::find_one(store, id, queue).await?;
         let outcome = match find::state_of(located.index) {
             State::Leased => request(store, cx, id, &named, &located).await?,
-            State::Ready | State::Scheduled | State::Retrying => remove(store, id, &named, located).await?,
-            state @ (State::Completed | State::Dead) => return Err(wrong_state(id, state)),
+            State::Ready | State::Scheduled | State::Retrying => end(store, cx, id, &named, located).await?,
+            state @ (State::Completed | State::Cancelled | State::Dead) => return Err(wrong_state(id, state)),
         };
         if let Some(cancelled) = outcome {
             return Ok(cancelled);
@@ -75,7 +75,9 @@ async fn request<S: Storage>(
 }
 
 /// `None`: the facts are old.
-async fn remove<S: Storage>(store: &mut S, id: &JobId, named: &Named, located: Located) -> Result<Option<Cancelled>> {
+async fn end<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, id: &JobId, named: &Named, located: Located,
+) -> Result<Option<Cancelled>> {
     let Located { mut job, index, entry, .. } = located;
     let mut reads = vec![Read::Score(Index::Deadline, Member::Number(job.number))];
     reads.extend(job.spec.key.as_deref().map(|key| by_name(Table::Key, key)));
@@ -87,9 +89,9 @@ async fn remove<S: Storage>(store: &mut S, id: &JobId, named: &Named, located: L
     let key = found.parse(records::read_key)?;
     let mut changes = Changes::default();
     changes.leave(index, entry);
-    changes.cancel_job(&job, key.as_ref());
+    changes.cancel(&job, job.next_history(job.progress()), key.as_ref(), &named.queue, store.now(), cx);
     let applied = store.apply(&named.queue, &changes.batch()).await?;
-    Ok(matches!(applied, Applied::Done(_)).then_some(Cancelled::Removed))
+    Ok(matches!(applied, Applied::Done(_)).then_some(Cancelled::Cancelled))
 }
 
 /// False: the facts are old.

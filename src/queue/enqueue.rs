@@ -2,13 +2,14 @@
 
 mod earlier;
 mod item;
+mod replace;
 
 use super::context::{CallContext, after_some, overtaken};
 use super::facts::QueueFacts;
 use super::refusal::Refusal;
 use super::state_changes::{Changes, Total};
 use crate::domain::{NewJob, QueueName, Sameness, State, Timestamp};
-use crate::queue::Enqueued;
+use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::Result;
 use crate::store::storage::{Applied, Done, Fence, Index, Len, Storage, Table};
 use item::{Chunk, Item};
@@ -23,7 +24,8 @@ const JOINT_ROUNDS: usize = 2;
 const ROUNDS_MAX: usize = 50;
 
 /// What does not count against the depth limit.
-const NOT_IN_DEPTH: [Len; 3] = [Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed)];
+const NOT_IN_DEPTH: [Len; 4] =
+    [Len::Index(Index::Dead), Len::Index(Index::Overflow), Len::Index(Index::Completed), Len::Index(Index::Cancelled)];
 
 type Answer = Result<Enqueued, Refusal>;
 
@@ -119,7 +121,7 @@ impl<S: Storage> Adding<'_, '_, S> {
         }
         for (at, other) in again {
             let answer = self.answers[other].clone();
-            self.answers[at] = answer.map(|it| it.map(|first| Enqueued { deduplicated: true, ..first }));
+            self.answers[at] = answer.map(|it| it.map(|first| Enqueued { outcome: EnqueueOutcome::Existing, ..first }));
         }
         Ok(())
     }

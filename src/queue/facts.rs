@@ -257,10 +257,6 @@ impl JobFacts {
         self.past().cloned().unwrap_or_default()
     }
 
-    pub(crate) fn was_retried(&self) -> bool {
-        self.past().is_some_and(|progress| progress.retries > 0)
-    }
-
     /// Its history to be written again.
     pub(crate) fn next_history(&self, progress: Progress) -> History {
         let rank = records::rank(self.spec.priority);
@@ -328,6 +324,11 @@ impl LeaseFacts {
         progress
     }
 
+    /// The history of its job, to be written as this delivery ends.
+    pub(crate) fn next_history(&self, progress: Progress) -> History {
+        History { nonce: self.lease.lease.nonce, ..self.job.next_history(progress) }
+    }
+
     /// Holds while the lease is as it was read.
     pub(crate) fn fence(&self) -> Fence {
         let key = RecordKey::Number(self.job.number);
@@ -379,8 +380,16 @@ pub(crate) struct DeadFacts {
     failures: HashMap<u64, String>,
 }
 
-const DEPTHS: [Index; 7] =
-    [Index::Ready, Index::Scheduled, Index::Retrying, Index::Leased, Index::Completed, Index::Dead, Index::Overflow];
+const DEPTHS: [Index; 8] = [
+    Index::Ready,
+    Index::Scheduled,
+    Index::Retrying,
+    Index::Leased,
+    Index::Completed,
+    Index::Cancelled,
+    Index::Dead,
+    Index::Overflow,
+];
 
 /// Reads of [`depths`].
 pub(crate) fn depth_reads() -> impl Iterator<Item = Read> {
@@ -388,8 +397,8 @@ pub(crate) fn depth_reads() -> impl Iterator<Item = Read> {
 }
 
 pub(crate) fn depths(found: &mut Answers) -> Depths {
-    let [ready, scheduled, retrying, leased, completed, dead, overflow] = DEPTHS.map(|_| found.number());
-    Depths { ready, scheduled, retrying, leased, completed, dead: dead + overflow, overflow }
+    let [ready, scheduled, retrying, leased, completed, cancelled, dead, overflow] = DEPTHS.map(|_| found.number());
+    Depths { ready, scheduled, retrying, leased, completed, cancelled, dead: dead + overflow, overflow }
 }
 
 impl DeadFacts {

@@ -143,6 +143,7 @@ pub(crate) fn state_of(index: Index) -> State {
         Index::Retrying => State::Retrying,
         Index::Leased => State::Leased,
         Index::Dead | Index::Overflow => State::Dead,
+        Index::Cancelled => State::Cancelled,
         _ => State::Completed,
     }
 }
@@ -218,6 +219,7 @@ fn candidates(job: &JobFacts, now: Timestamp) -> Vec<(Index, Entry)> {
         Whereabouts::Scheduled => vec![(Index::Scheduled, waiting), (Index::Ready, ready)],
         Whereabouts::Retrying => vec![(Index::Retrying, waiting), (Index::Ready, ready)],
         Whereabouts::Completed => vec![(Index::Completed, numbered)],
+        Whereabouts::Cancelled => vec![(Index::Cancelled, numbered)],
         Whereabouts::Dead => vec![(Index::Dead, numbered.clone()), (Index::Overflow, numbered)],
         Whereabouts::Overflow => vec![(Index::Overflow, numbered.clone()), (Index::Dead, numbered)],
     }
@@ -225,7 +227,7 @@ fn candidates(job: &JobFacts, now: Timestamp) -> Vec<(Index, Entry)> {
 
 /// Looks at every waiting job of the queue: for one whose record cannot be trusted.
 async fn search<S: Reads>(store: &mut S, queue: &QueueName, number: u64) -> Result<Option<Located>> {
-    const BY_NUMBER: [Index; 3] = [Index::Dead, Index::Overflow, Index::Completed];
+    const BY_NUMBER: [Index; 4] = [Index::Dead, Index::Overflow, Index::Completed, Index::Cancelled];
     let mut reads = JobFacts::reads(number).to_vec();
     reads.extend(BY_NUMBER.map(|index| Read::Score(index, Member::Number(number))));
     let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
@@ -260,14 +262,14 @@ async fn search_index<S: Reads>(store: &mut S, queue: &QueueName, index: Index, 
     }
 }
 
-/// Those of these jobs that are there and not done.
+/// Those of these jobs that are there, and neither done nor cancelled.
 pub(crate) async fn not_done<S: Reads>(store: &mut S, queue: &QueueName, numbers: &[u64]) -> Result<HashSet<u64>> {
     let reads: Vec<_> = numbers.iter().flat_map(|number| JobFacts::reads(*number)).collect();
     let mut found = ask(store, queue, &reads).await?;
     let mut left = HashSet::new();
     for number in numbers {
         let job = JobFacts::found(*number, &mut found)?;
-        let done = job.history.as_ref().is_some_and(|history| history.whereabouts == Whereabouts::Completed);
+        let done = job.history.as_ref().is_some_and(|history| history.whereabouts.is_over());
         left.extend((job.exists && !done).then_some(*number));
     }
     Ok(left)

@@ -188,7 +188,7 @@ impl Seen<'_> {
             _ if is_dead(self.index) => dead.is_none() || score != Some(self.entry.score),
             Some(history) if state != State::Leased => {
                 history.whereabouts.state() == State::Dead
-                    || (history.whereabouts.state() == State::Completed) != (state == State::Completed)
+                    || history.whereabouts.is_over() != matches!(state, State::Completed | State::Cancelled)
                     || self.ready_at().is_some_and(|at| at != history.at)
             }
             _ => false,
@@ -223,7 +223,8 @@ impl Seen<'_> {
             old_place,
             delivery,
             death,
-            completed_at: (state == State::Completed).then_some(Timestamp::from_millis(self.entry.score)),
+            completed_at: matches!(state, State::Completed | State::Cancelled)
+                .then_some(Timestamp::from_millis(self.entry.score)),
             result: Bytes::new(),
             attempts: Vec::new(),
             last_failure: None,

@@ -134,6 +134,7 @@ fn indexes(state: State) -> &'static [Index] {
         State::Leased => &[Index::Leased],
         State::Dead => &[Index::Dead, Index::Overflow],
         State::Completed => &[Index::Completed],
+        State::Cancelled => &[Index::Cancelled],
     }
 }
 
@@ -177,7 +178,7 @@ fn position(state: State, entry: &Entry) -> JobPosition {
     let (priority, at, number) = match (&entry.member, state) {
         (Member::Position(position), _) => (records::priority(position.rank), position.ready_at, number),
         (_, State::Dead) => (0, Timestamp::default(), entry.score),
-        (_, State::Completed) => (0, Timestamp::from_millis(entry.score), number),
+        (_, State::Completed | State::Cancelled) => (0, Timestamp::from_millis(entry.score), number),
         _ => (0, Timestamp::default(), number),
     };
     JobPosition { state, priority, at, number, id: String::new() }
@@ -198,6 +199,6 @@ fn entry_of(position: &JobPosition) -> Entry {
         }
         // No two have the same number of death.
         State::Dead => Entry::number(position.number, JobId::NUMBER_MAX),
-        State::Leased | State::Completed => Entry::number(position.at.millis(), number),
+        State::Leased | State::Completed | State::Cancelled => Entry::number(position.at.millis(), number),
     }
 }

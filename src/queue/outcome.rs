@@ -95,8 +95,8 @@ async fn try_end<S: Storage>(
         decisions.push(facts.as_ref().map(|facts| plan.decide(end, facts, cx)));
     }
     let dying = decisions.iter().zip(&leases).filter_map(|(decision, facts)| {
-        let dies = matches!(decision.as_ref()?.next, Next::DeadLetter(_));
-        facts.as_ref().filter(|_| dies).map(|facts| &facts.job)
+        let ends = matches!(decision.as_ref()?.next, Next::DeadLetter(_) | Next::Cancelled);
+        facts.as_ref().filter(|_| ends).map(|facts| &facts.job)
     });
     let dying: Vec<&JobFacts> = dying.collect();
     let dead_facts =
@@ -152,6 +152,7 @@ impl Plan<'_> {
         let breaker_facts = BreakerFacts {
             state: breaker.state(&settings.breaker, now),
             counts_hold: breaker.counts_hold(epoch, &settings.breaker, now),
+            probe_at: breaker.probe_at(&settings.breaker, now),
         };
         let leased = Leased {
             delivery: &facts.lease.delivery(facts.lease.expires_at(facts.score)),
@@ -229,9 +230,12 @@ fn write_one(
     changes.fence(facts.fence());
     changes.end_lease(&facts.lease.lease);
     dead_letters.leaves(Index::Leased);
-    changes.record_attempt(job, progress.recorded, attempt);
-    let mut history = job.next_history(progress.clone());
-    history.nonce = facts.lease.lease.nonce;
+    // Of a job that is removed nothing stays.
+    let removed = decision.next == Next::Cancelled && dead_letters.settings.completed_retention.is_none();
+    if !removed {
+        changes.record_attempt(job, progress.recorded, attempt);
+    }
+    let mut history = facts.next_history(progress.clone());
     if let Some(failure) = &attempt.failure {
         history.failure_bytes = crate::queue::sizes::of_failure(failure) as u32;
     }
@@ -242,6 +246,10 @@ fn write_one(
         Next::DeadLetter(reason) => {
             let failure = attempt.failure.as_ref();
             return changes.dead_letter(job, history, reason, failure, dead_letters, cx);
+        }
+        Next::Cancelled => {
+            let key = job.spec.key.as_deref().and_then(|key| dead_letters.facts.key(key));
+            return changes.cancel(job, history, key, dead_letters.queue, now, cx);
         }
         Next::Later { at } | Next::Behind { at } => at,
         Next::OldPlace => facts.lease.position.ready_at,

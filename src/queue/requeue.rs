@@ -72,7 +72,7 @@ impl ToReady<'_> {
     ) {
         if let Some(name) = &spec.key {
             let sameness = job.sameness.unwrap_or_else(|| spec.sameness());
-            let until = spec.enqueued_at.after(cx.settings.queue(self.queue).key_retention);
+            let until = spec.key_until(cx.settings.queue(self.queue).key_retention);
             let at = until.max(self.now);
             let record = KeyRecord { number: job.number, until, at, sameness, id: spec.id.clone() };
             changes.take_key(name, key, &record);

@@ -1,4 +1,4 @@
-//! Dead letters and completed jobs whose retention is over are removed, oldest first, a bounded part at a time.
+//! Dead letters, and completed and cancelled jobs, whose retention is over are removed, oldest first, a bounded part at a time.
 
 use super::answers::{ask, first_of, numbered};
 use super::bulk;
@@ -31,7 +31,7 @@ fn over(until: impl Iterator<Item = Timestamp>, now: Timestamp, most: usize) -> 
 /// What is to be removed: how many, the batch, and when the first of the others is over.
 type Removing = (usize, Changes, Option<Timestamp>);
 
-/// Of the jobs in `Dead` and `Overflow`, or of those in `Completed`: how many were removed, and when the next call has something
+/// Of the jobs in `Dead` and `Overflow`, or of those in `Completed` or `Cancelled`: how many were removed, and when the next call has something
 /// to do: now or earlier, if this one stopped at its bound.
 pub(crate) async fn end_retention<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, settings: &QueueSettings, index: Index, most: usize,
@@ -41,7 +41,7 @@ pub(crate) async fn end_retention<S: Storage>(
         rounds.next()?;
         let now = store.now();
         let (count, changes, next) = match index {
-            Index::Completed => remove_completed(store, queue, settings, now, most).await?,
+            Index::Completed | Index::Cancelled => remove_over(store, queue, settings, index, now, most).await?,
             _ => remove_dead(store, queue, settings, now, most).await?,
         };
         if count == 0 {
@@ -49,7 +49,7 @@ pub(crate) async fn end_retention<S: Storage>(
         }
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(_) => {
-                if index != Index::Completed {
+                if index == Index::Dead {
                     bulk::make_room(store, cx, queue).await?;
                 }
                 let later = now.after(REMOVALS_APART);
@@ -98,13 +98,13 @@ async fn died_at<S: Storage>(store: &mut S, queue: &QueueName, letters: &[DeadEn
     letters.iter().map(died).collect()
 }
 
-/// COMPLETED → gone. They have been counted already; their keys are held for as long as the keys' own retention says.
-async fn remove_completed<S: Storage>(
-    store: &mut S, queue: &QueueName, settings: &QueueSettings, now: Timestamp, most: usize,
+/// COMPLETED or CANCELLED → gone. They have been counted already; their keys are held for as long as the keys' own retention says.
+async fn remove_over<S: Storage>(
+    store: &mut S, queue: &QueueName, settings: &QueueSettings, index: Index, now: Timestamp, most: usize,
 ) -> Result<Removing> {
     // Those of a queue that no longer keeps any have been kept for long enough.
     let retention = settings.completed_retention.unwrap_or_default();
-    let entries = ask(store, queue, &[first_of(Index::Completed, most + 1)]).await?.entries();
+    let entries = ask(store, queue, &[first_of(index, most + 1)]).await?.entries();
     let until = |entry: &Entry| Timestamp::from_millis(entry.score).after(retention);
     let (some, next) = over(entries.iter().map(until), now, most);
     let numbers: Vec<_> = entries[..some].iter().filter_map(|entry| entry.member.job()).collect();
@@ -112,8 +112,8 @@ async fn remove_completed<S: Storage>(
     let mut found = ask(store, queue, &reads).await?;
     let (mut changes, mut jobs) = (Changes::default(), Vec::with_capacity(some));
     for (number, entry) in numbers.into_iter().zip(entries) {
-        changes.fence(Fence::At(Index::Completed, entry.clone()));
-        changes.remove(Index::Completed, entry);
+        changes.fence(Fence::At(index, entry.clone()));
+        changes.remove(index, entry);
         changes.delete(Table::Result, RecordKey::Number(number));
         let (job, history) = (found.record(), found.record());
         let facts = JobFacts::of(number, job.as_ref(), history.as_ref())?;

@@ -1,16 +1,15 @@
 //! Settle: leases end or go on. The fence is the lease itself: only the one that is out can be settled.
 
 mod extend;
+mod late_ack;
 mod named_once;
 
 pub(super) use named_once::named_once;
 
-use super::answers::{ask_if_there, numbered};
 use super::breakers;
 use super::context::{CallContext, after_some, epoch, inconsistent};
 use super::facts::{DeliveryFacts, LeaseFacts, QueueFacts};
 use super::outcome::{self, End};
-use super::records::Whereabouts;
 use super::refusal::Refusal;
 use super::state_changes::{Changes, Total};
 use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Timestamp};
@@ -157,7 +156,7 @@ async fn ack_batch<S: Storage>(
                 }
                 let is_gone = |ack: &Ack| gone.contains(&ack.lease.number);
                 for (at, ack) in acks.iter().filter(|(_, ack)| is_gone(ack)) {
-                    answers[*at] = Some(ack_without_lease(store, &ack.lease).await?);
+                    answers[*at] = Some(late_ack::ack_without_lease(store, cx, ack, &settings).await?);
                 }
                 acks.retain(|(_, ack)| !is_gone(ack));
             }
@@ -269,25 +268,6 @@ impl AckPlan<'_> {
         }
         after
     }
-}
-
-/// An Ack whose lease is not out: the job is gone, or was completed by this very lease, or the lease is lost.
-async fn ack_without_lease<S: Storage>(store: &mut S, lease: &Lease) -> Result<AckAnswer> {
-    let [out, score, job, history] = LeaseFacts::reads(lease.number);
-    let reads = [numbered(Table::Move, lease.number), out, score, job, history];
-    let Some(mut found) = ask_if_there(store, &lease.queue, &reads).await? else {
-        return Ok(Ok(Acked { already_gone: true }));
-    };
-    let moved = found.record().is_some();
-    let facts = LeaseFacts::found(&lease.queue, lease.number, &mut found)?;
-    let job = facts.as_ref().map_or_else(|job| job, |facts| &facts.job);
-    let is_gone = match &job.history {
-        // A job that was moved runs elsewhere.
-        _ if !job.exists => !moved,
-        Some(history) => facts.is_err() && history.whereabouts == Whereabouts::Completed && history.ended(lease),
-        None => false,
-    };
-    Ok(if is_gone { Ok(Acked { already_gone: true }) } else { Err(Refusal::LeaseLost) })
 }
 
 // ---- nack ----

@@ -22,7 +22,7 @@ pub(crate) fn of_job(spec: &Spec) -> usize {
 
 /// And its last failure.
 pub(crate) fn of_failure(failure: &Failure) -> usize {
-    failure.error_type.len() + failure.message.len() + failure.details.len() * DETAILS_GROWTH
+    failure.error_type.len() + failure.code.len() + failure.message.len() + failure.details.len() * DETAILS_GROWTH
 }
 
 pub(crate) fn of_view(view: &JobView) -> usize {

@@ -314,19 +314,28 @@ impl Changes {
         self.insert(Index::FinishedKey, record.entry(key));
     }
 
-    /// The job, which waits or was not delivered, is cancelled: gone with all that belongs to it. Its place before has been
-    /// given up. `key`: who has its key now.
-    pub(crate) fn cancel_job(&mut self, job: &JobFacts, key: Option<&KeyRecord>) {
+    /// The job is cancelled: gone with all that belongs to it, or kept like a completed one. Its place before has been given up.
+    /// `key`: who has its key now.
+    pub(crate) fn cancel(
+        &mut self, job: &JobFacts, mut history: History, key: Option<&KeyRecord>, queue: &QueueName, now: Timestamp,
+        cx: &mut CallContext<'_>,
+    ) {
         if let Some(name) = &job.spec.key {
             self.free_key(name, key, job.number);
+        }
+        self.unwatch_deadline(job);
+        self.add(Total::Cancelled, 1);
+        self.add(Total::RetriedFinished, u64::from(history.progress.retries > 0));
+        if let Some(retention) = cx.queue(queue).completed_retention {
+            (history.whereabouts, history.at) = (Whereabouts::Cancelled, now);
+            self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
+            self.insert(Index::Cancelled, Entry::number(now.millis(), job.number));
+            return cx.due(queue, now.after(retention));
         }
         if job.traits & flag::OWN_ID != 0 {
             self.free_id(&job.spec.id.to_string(), job.number);
         }
-        self.unwatch_deadline(job);
         self.remove_job(job.number, job.traits);
-        self.add(Total::Cancelled, 1);
-        self.add(Total::RetriedFinished, u64::from(job.was_retried()));
     }
 
     /// LEASED → COMPLETED, where the queue keeps it.

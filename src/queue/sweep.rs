@@ -134,6 +134,7 @@ impl Due {
             Read::Len(Len::Index(Index::FinishedKey)),
             Read::Len(Len::Table(Table::Job)),
             Read::Len(Len::Index(Index::Completed)),
+            Read::Len(Len::Index(Index::Cancelled)),
             first_of(Index::Scheduled, 1),
             first_of(Index::Retrying, 1),
         ];
@@ -147,7 +148,7 @@ impl Due {
             expires: found.entries(),
             finished_keys: found.entries(),
             keys: found.number(),
-            not_done: found.number().saturating_sub(found.number()),
+            not_done: found.number().saturating_sub(found.number() + found.number()),
             job_due: [found.entries(), found.entries()].iter().filter_map(|entries| first(entries)).min(),
         }))
     }
@@ -187,9 +188,11 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         if first(&due.expires).is_some_and(|at| at <= self.now) {
             expired_records::remove_expired(self.store, self.cx, self.queue, &due.expires).await?;
         }
-        for (index, removed) in
-            [(Index::Dead, &mut self.swept.retention_expired), (Index::Completed, &mut self.swept.completed_removed)]
-        {
+        for index in [Index::Dead, Index::Completed, Index::Cancelled] {
+            let removed = match index {
+                Index::Dead => &mut self.swept.retention_expired,
+                _ => &mut self.swept.completed_removed,
+            };
             let left = REMOVALS_MAX.saturating_sub(*removed);
             let (ended, next) =
                 retention::end_retention(self.store, self.cx, self.queue, &self.settings, index, left).await?;

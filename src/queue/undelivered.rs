@@ -11,7 +11,7 @@ use crate::store::Result;
 use crate::store::storage::{Applied, Storage, Table, Write, flag};
 
 /// A lease that has ended, or that a later answer handed out again, is passed over; a job that was cancelled while it was out
-/// is removed.
+/// ends.
 pub(crate) async fn undelivered<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, claim: &UndeliveredClaim,
 ) -> Result<()> {
@@ -70,10 +70,10 @@ pub(crate) async fn return_job<S: Storage>(
         // No worker ever had it, so it was waiting when it was cancelled.
         let name = facts.job.spec.key.as_deref().map(|key| by_name(Table::Key, key));
         let key = ask(store, queue, name.as_slice()).await?.parse(records::read_key)?;
-        changes.cancel_job(&facts.job, key.as_ref());
+        let history = facts.next_history(progress);
+        changes.cancel(&facts.job, history, key.as_ref(), queue, now, cx);
     } else {
-        let mut history = facts.job.next_history(progress);
-        history.nonce = facts.lease.lease.nonce;
+        let history = facts.next_history(progress);
         let at = facts.lease.position.ready_at;
         changes.enter_waiting(&facts.job, history, at, Whereabouts::Scheduled, now, cx, queue);
     }

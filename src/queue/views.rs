@@ -67,8 +67,21 @@ pub struct Death {
     pub reason: DeadReason,
     pub died_at: Timestamp,
     pub overflow: bool,
-    /// The state of things at death.
-    pub context: Vec<(String, String)>,
+    pub context: DeathContext,
+}
+
+/// The state of things at death: depths of the queue and of its dead letters, and their breakers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeathContext {
+    pub ready: u64,
+    pub scheduled: u64,
+    pub retrying: u64,
+    pub leased: u64,
+    /// Overflow included.
+    pub dead: u64,
+    pub overflow: u64,
+    pub queue_breaker: BreakerState,
+    pub dlq_breaker: BreakerState,
 }
 
 #[derive(Clone, Debug)]
@@ -144,36 +157,28 @@ pub struct Depths {
     pub leased: u64,
     /// Those that are kept.
     pub completed: u64,
+    /// The same.
+    pub cancelled: u64,
     /// Overflow included.
     pub dead: u64,
     pub overflow: u64,
 }
 
 impl Depths {
-    /// Jobs that are not done: a completed one is among [`Totals::completed`], whether it is kept or not.
+    /// Jobs that are neither done nor cancelled: those are among [`Totals`], whether they are kept or not.
     pub fn held(&self) -> u64 {
         self.ready + self.scheduled + self.retrying + self.leased + self.dead
     }
 
     /// No job in any state.
     pub fn is_empty(&self) -> bool {
-        self.held() + self.completed == 0
+        self.held() + self.completed + self.cancelled == 0
     }
 
     /// As a dead letter tells of them, with the breakers of its queue's work and of its dead letters.
-    pub(crate) fn context(&self, breakers: [BreakerState; 2]) -> Vec<(String, String)> {
-        let depths = [
-            ("ready", self.ready),
-            ("scheduled", self.scheduled),
-            ("retrying", self.retrying),
-            ("leased", self.leased),
-            ("dead", self.dead),
-            ("overflow", self.overflow),
-        ];
-        let depths = depths.map(|(name, depth)| (name.to_owned(), depth.to_string()));
-        let [work, dead_letters] = breakers.map(|state| state.as_str().to_owned());
-        let breakers = [("queue_breaker".to_owned(), work), ("dlq_breaker".to_owned(), dead_letters)];
-        depths.into_iter().chain(breakers).collect()
+    pub(crate) fn context(&self, [queue_breaker, dlq_breaker]: [BreakerState; 2]) -> DeathContext {
+        let Self { ready, scheduled, retrying, leased, dead, overflow, .. } = *self;
+        DeathContext { ready, scheduled, retrying, leased, dead, overflow, queue_breaker, dlq_breaker }
     }
 }
 

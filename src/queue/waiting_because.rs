@@ -44,6 +44,7 @@ pub fn waiting_because(view: &JobView, settings: &Settings, now: Timestamp) -> S
         }),
         State::Completed if view.corrupt => "it is done, but what is kept of it is damaged on disk".into(),
         State::Completed => "it is done".into(),
+        State::Cancelled => "it was cancelled".into(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the operator who starts the server wants to know, and what to try next.
 
-use crate::config::{Config, Durability};
+use crate::config::{Config, Durability, LogFormat};
 use crate::store::sqlite;
+use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -11,8 +12,26 @@ const QUEUES_MAX: usize = 20;
 /// `address`: where it listens in fact, also when port 0 was asked for. `named`: the file was named, not just found.
 /// `found`: what was found where jobs are kept, by labels.
 pub(super) fn text(config: &Config, named: bool, address: SocketAddr, found: &[(&'static str, String)]) -> String {
-    let mut text = format!("redrive {}\n", env!("CARGO_PKG_VERSION"));
-    let mut line = |label, value: &str| text.push_str(&format!("  {label:<12}{value}\n"));
+    let lines = lines(config, named, address, found);
+    let job = r#"{"queue":"emails","type":"welcome","json":{"to":"ada@example.com"}}"#;
+    let address = reachable(address);
+    let command = format!("grpcurl -plaintext -d '{job}' {address} redrive.v1.QueueService/Enqueue");
+    let version = env!("CARGO_PKG_VERSION");
+    if config.log.format == LogFormat::Json {
+        let lines = lines.into_iter().map(|(label, value)| (if label.is_empty() { "queue" } else { label }, value));
+        let all = [("redrive", version.to_owned())].into_iter().chain(lines).chain([("try", command)]);
+        return all.map(|(label, value)| format!("{}\n", json!({ "label": label, "value": value }))).collect();
+    }
+    let lines: String = lines.iter().map(|(label, value)| format!("  {label:<12}{value}\n")).collect();
+    format!("redrive {version}\n{lines}\nTry it, in another terminal:\n  {command}\n")
+}
+
+/// Labels and values.
+fn lines(
+    config: &Config, named: bool, address: SocketAddr, found: &[(&'static str, String)],
+) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let mut line = |label, value: &str| lines.push((label, value.to_owned()));
     line("gRPC", &address.to_string());
     if !address.ip().to_canonical().is_loopback() {
         line("access", "open: all who reach this address may do everything");
@@ -37,11 +56,7 @@ pub(super) fn text(config: &Config, named: bool, address: SocketAddr, found: &[(
     if let more @ 1.. = queues.count() {
         line("", &format!("and {more} more queues: see redrive config check"));
     }
-    let job = r#"{"queue":"emails","type":"welcome","json":{"to":"ada@example.com"}}"#;
-    let address = reachable(address);
-    text + &format!(
-        "\nTry it, in another terminal:\n  grpcurl -plaintext -d '{job}' {address} redrive.v1.QueueService/Enqueue\n"
-    )
+    lines
 }
 
 fn source(config: &Config, named: bool) -> String {

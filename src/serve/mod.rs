@@ -30,12 +30,20 @@ pub enum Error {
     Listen(String),
     #[error("jobs cannot be kept in Redis: {0}")]
     Redis(#[from] redis::OpenError),
-    #[error(transparent)]
+    #[error("{0}{flag}", flag = flag_for(.0))]
     Store(#[from] sqlite::OpenError),
     #[error("the server has stopped by itself: {0}")]
     Server(String),
     #[error("the system refuses what the server needs: {0}")]
     System(#[from] io::Error),
+}
+
+/// How serve is told to use another directory.
+fn flag_for(error: &sqlite::OpenError) -> &'static str {
+    match error {
+        sqlite::OpenError::Directory { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => " with --data",
+        _ => "",
+    }
 }
 
 impl Error {

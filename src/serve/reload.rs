@@ -1,6 +1,6 @@
 //! SIGHUP: the file is read again, and the settings of queues are replaced as a whole or not at all.
 
-use crate::config::{Config, Overrides};
+use crate::config::{Config, Overrides, changes};
 use crate::queue::Host;
 use crate::service::Service;
 use std::sync::Arc;
@@ -23,10 +23,18 @@ pub(super) async fn at_every<H: Host>(
                 for warning in &new.warnings {
                     tracing::warn!("{warning}");
                 }
+                let changes = changes(&service.queues().settings(), &new.settings);
                 if let Err(error) = service.queues().replace_settings(new.settings).await {
                     tracing::warn!(%error, "queues that are new in the configuration are made with the next call");
                 }
-                tracing::info!("configuration reloaded");
+                for change in &changes {
+                    tracing::info!("{change}");
+                }
+                match changes.len() {
+                    0 => tracing::info!("configuration reloaded: nothing has changed"),
+                    1 => tracing::info!("configuration reloaded: 1 change"),
+                    count => tracing::info!("configuration reloaded: {count} changes"),
+                }
             }
             Err(error) => {
                 for problem in error.lines() {

@@ -5,8 +5,10 @@ use std::{future::Future, io, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle};
 
-/// As shells tell of a program that was interrupted.
-const INTERRUPTED: i32 = 130;
+/// As shells tell of a program that a signal ended: 128 and the number of the signal.
+fn exit_code(signal: &str) -> i32 {
+    if signal == "SIGINT" { 130 } else { 143 }
+}
 
 pub(super) struct Signals {
     terminate: Signal,
@@ -30,7 +32,7 @@ impl Signals {
         tokio::spawn(async move {
             let signal = self.next().await;
             tracing::warn!(signal, "stopping at once");
-            std::process::exit(INTERRUPTED);
+            std::process::exit(exit_code(signal));
         });
     }
 }

@@ -1,21 +1,25 @@
 //! ExplainPolicy: the delays a policy gives, with the bounds that jitter leaves.
 
 use super::Service;
-use crate::domain::{Failure, PolicyOverride, QueueName, RetryPolicy, Then, first_match};
+use crate::domain::{Failure, FailureCategory, PolicyOverride, QueueName, RetryPolicy, Then, first_match};
 use crate::queue::{Error, Host, Refusal};
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct ExplainRequest {
-    /// Given: this policy, on top of the queue's or the server's; the error type then has no say.
+    /// Given: this policy, on top of the queue's or the server's; the failure then has no say.
     pub policy: Option<PolicyOverride>,
     pub queue: Option<QueueName>,
     pub error_type: String,
+    pub category: Option<FailureCategory>,
+    pub code: String,
 }
 
 #[derive(Clone, Debug)]
 pub struct Explained {
     pub policy: RetryPolicy,
+    /// The error rule that decides. Empty: none.
+    pub rule: String,
     pub rows: Vec<ExplainedDelay>,
     pub total_min: Duration,
     pub total_max: Duration,
@@ -40,9 +44,15 @@ impl<H: Host> Service<H> {
             }
         };
         let mut policy = queue.policy.clone();
-        if request.policy.is_none() && !request.error_type.is_empty() {
-            let failure = Failure::new(&request.error_type, "");
-            match first_match(&queue.rules, &queue.default_rules, &failure).map(|rule| &rule.then) {
+        let ExplainRequest { error_type, category, code, .. } = request;
+        let mut decides = None;
+        let described = !error_type.is_empty() || category.is_some() || !code.is_empty();
+        if request.policy.is_none() && described {
+            let failure = Failure { error_type, category, code, ..Failure::default() }.with_category();
+            decides = first_match(&queue.rules, &queue.default_rules, &failure, false)
+                .filter(|rule| rule.then != Then::Patient || queue.patient.is_some());
+            match decides.map(|rule| &rule.then) {
+                Some(Then::Patient) => policy.clone_from(queue.patient.as_ref().unwrap_or(&queue.policy)),
                 Some(Then::Policy(over)) => policy = policy.apply(over),
                 // Never retried: a policy without retries says just that.
                 Some(Then::DeadLetter) => policy.max_retries = 0,
@@ -55,16 +65,16 @@ impl<H: Host> Service<H> {
                 .validate()
                 .map_err(|error| Refusal::Field { field: format!("policy.{}", error.field), message: error.message })?;
         }
-        Ok(explain(policy))
+        Ok(explain(policy, decides.map_or_else(String::new, |rule| rule.name.clone())))
     }
 }
 
-fn explain(policy: RetryPolicy) -> Explained {
+fn explain(policy: RetryPolicy, rule: String) -> Explained {
     let row = |retry| {
         let (delay, min, max) = policy.bounds(retry);
         ExplainedDelay { retry, delay, min, max }
     };
     let rows = (1..=policy.max_retries).map(row).collect();
     let (total_min, total_max) = policy.total_bounds();
-    Explained { policy, rows, total_min, total_max }
+    Explained { policy, rule, rows, total_min, total_max }
 }

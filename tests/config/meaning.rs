@@ -1,7 +1,7 @@
 use super::{FILE, parse, queue, seconds};
 use redrive::domain::{
-    BreakerSettings, DeadLetterSettings, ErrorRule, Glob, Jitter, Matcher, PolicyOverride, Preset, RetryPolicy,
-    StatusPattern, Strategy, Then, default_rules,
+    BreakerSettings, DeadLetterSettings, ErrorRule, FailureCategory, Glob, Jitter, Matcher, PolicyOverride, Preset,
+    RetryPolicy, StatusPattern, Strategy, Then, default_rules,
 };
 use redrive::store::redis::connection::secret::{Credentials, Secret};
 use std::{path::Path, time::Duration};
@@ -83,7 +83,7 @@ fn an_empty_file_leaves_the_built_in_values() {
 fn every_key_of_a_queue_is_read() {
     let text = r#"
         [queues.q]
-        rules = [{ error_type = "A*", http_status = 503, message_contains = "busy", action = "release" }]
+        rules = [{ category = "rate-limited", code = "E*", error_type = "A*", http_status = 503, message_contains = "busy", action = "release" }]
         default_rules = false
         lease_duration = "2m"
         max_run_time = "10m"
@@ -105,7 +105,6 @@ fn every_key_of_a_queue_is_read() {
         recovery_timeout = "9s"
         half_open_max_calls = 2
         success_threshold = 3
-        quiet_period = "0s"
         disabled = true
         [queues.q.dead_letters]
         max_entries = 10
@@ -114,9 +113,12 @@ fn every_key_of_a_queue_is_read() {
     "#;
     let q = queue(text, "q");
     let matcher = Matcher {
+        category: Some(FailureCategory::RateLimited),
+        code: Some(Glob::new("E*")),
         error_type: Some(Glob::new("A*")),
         http_status: Some(StatusPattern::Exact(503)),
         message_contains: Some("busy".into()),
+        ..Matcher::default()
     };
     assert_eq!(q.rules, [ErrorRule::at(0, matcher, Then::Release)]);
     assert_eq!(q.default_rules, []);
@@ -139,8 +141,8 @@ fn every_key_of_a_queue_is_read() {
         recovery_timeout: seconds(9),
         half_open_max_calls: 2,
         success_threshold: 3,
-        quiet_period: Duration::ZERO,
         disabled: true,
+        ..BreakerSettings::default()
     };
     assert_eq!(q.breaker, breaker);
     let dead = DeadLetterSettings {
@@ -283,4 +285,21 @@ fn the_table_redis_has_the_files_and_logins_that_no_address_has() {
     );
     assert!(refused("sentinel_password = \"x\"\nsentinel_password_file = \"y\"").contains("give either"));
     assert!(refused("cer = \"x\"").contains("did you mean \"cert\"?"));
+}
+
+#[test]
+fn what_is_down_is_waited_for_until_a_file_sets_max_retries() {
+    let patient = |text: &str| queue(text, "q").patient.clone();
+    let default = Preset::Patient.policy();
+    assert_eq!(patient("[queues.q]"), Some(default.clone()));
+    let slower = PolicyOverride { base_delay: Some(seconds(9)), ..PolicyOverride::default() };
+    assert_eq!(patient("[queues.q]\npolicy = { base_delay = \"9s\" }"), Some(default.apply(&slower)));
+    assert_eq!(patient("[defaults]\npolicy = { base_delay = \"9s\" }\n[queues.q]"), Some(default.apply(&slower)));
+    for text in [
+        "[queues.q]\npolicy = { max_retries = 3 }",
+        "[queues.q]\npolicy = \"standard\"",
+        "[defaults]\npolicy = { max_retries = 3 }\n[queues.q]\npolicy = { base_delay = \"9s\" }",
+    ] {
+        assert_eq!(patient(text), None, "{text}");
+    }
 }

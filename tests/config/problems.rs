@@ -26,7 +26,7 @@ redrive.toml:5:5: unknown key "polcy" in [queues.payments]; did you mean "policy
   |
 5 |     polcy = "standard"
   |     ^^^^^
-  = allowed: policy, rules, default_rules, breaker, lease_duration, max_run_time, max_retry_after, max_depth, key_retention, dead_jobs_hold_keys, completed_retention, dead_letters"#
+  = allowed: policy, lease_duration, max_run_time, rules, default_rules, breaker, max_retry_after, max_depth, key_retention, dead_jobs_hold_keys, completed_retention, dead_letters"#
     );
 }
 
@@ -149,6 +149,16 @@ fn values_out_of_range_name_the_range() {
 }
 
 #[test]
+fn a_value_that_is_refused_is_not_compared_with_others() {
+    assert_eq!(
+        refused("lease_duration = \"0s\"\nmax_run_time = \"10s\""),
+        "lease_duration: must be between 1s and 1d, not 0s"
+    );
+    assert_eq!(refused("lease_duration = \"1h\"\nmax_run_time = \"0s\"").split(':').next(), Some("max_run_time"));
+    assert_eq!(refused("max_run_time = \"10s\""), "lease_duration: 30s is longer than max_run_time, 10s");
+}
+
+#[test]
 fn values_of_the_wrong_type_name_the_right_one() {
     for (keys, message) in [
         ("policy = 3", "policy: must be the name of a preset or a table, not an integer"),
@@ -192,7 +202,7 @@ fn a_rule_has_either_a_policy_or_an_action() {
 fn a_rule_that_looks_for_nothing_is_refused() {
     assert_eq!(
         problems("[queues.q]\nrules = [{ action = \"hold\" }]"),
-        ["redrive.toml:2:10: rules[0]: a rule needs error_type, http_status or message_contains"]
+        ["redrive.toml:2:10: rules[0]: a rule needs category, code, error_type, http_status or message_contains"]
     );
     assert_eq!(
         refused("rules = [{ error_type = \"\", action = \"hold\" }]"),

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use redrive::domain::{Failure, MESSAGE_CHARS, RESPONSE_BODY_CHARS, STACK_TRACE_CHARS, SUMMARY_CHARS};
+use redrive::domain::{Failure, MESSAGE_CHARS, RESPONSE_BODY_CHARS, STACK_TRACE_CHARS, SUMMARY_CHARS, cut_bytes};
 
 #[test]
 fn texts_are_cut_on_a_character_boundary_and_flagged() {
@@ -38,5 +38,14 @@ proptest! {
         let failure = Failure::new("E", text).cut();
         failure.summary();
         failure.fingerprint("t");
+    }
+}
+
+#[test]
+fn a_limit_in_bytes_cuts_between_two_characters() {
+    for (text, bytes, kept) in [("abc", 3, "abc"), ("abc", 2, "ab"), ("é→😀", 8, "é→"), ("é", 1, ""), ("", 0, "")]
+    {
+        let mut cut = text.to_owned();
+        assert_eq!((cut_bytes(&mut cut, bytes), cut.as_str()), (kept != text, kept));
     }
 }

@@ -5,10 +5,12 @@
 mod backoff;
 mod breaker;
 mod breaker_days;
+mod category;
 mod clock;
 mod dead_filter;
 mod dead_letter_breaker;
 mod duration;
+mod errors_by_language;
 mod failure;
 mod glob;
 mod ids;

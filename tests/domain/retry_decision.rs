@@ -8,7 +8,7 @@ use redrive::domain::{
 use std::time::Duration;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
-const RELEASED: Outcome = Outcome::Released { retry_after: None };
+const RELEASED: Outcome = Outcome::Released { retry_after: None, keep_position: false };
 
 fn later(delay: Duration) -> Next {
     Next::Later { at: NOW.after(delay) }
@@ -22,7 +22,35 @@ fn progress(tries: u32) -> Progress {
 fn plain() -> QueueSettings {
     let mut queue = QueueSettings::default();
     queue.policy.jitter = Jitter::None;
+    queue.patient = None;
     queue
+}
+
+#[test]
+fn a_service_that_is_down_is_waited_for_where_nothing_sets_max_retries() {
+    let unset = QueueSettings::default();
+    for error_type in ["ConnectionRefusedError", "Timeout", "ServiceUnavailable"] {
+        let patient = decided(0, failed(error_type), &unset).attempt;
+        assert_eq!(patient.retries_left, 20, "{error_type}");
+        assert!(patient.explanation.contains("patient, because the failure is"), "{}", patient.explanation);
+        assert!(patient.rule.starts_with("default: category="), "{}", patient.rule);
+        assert!(patient.failure.unwrap().category_derived);
+
+        // The queue or the server sets it; then the job does.
+        let standard = decided(0, failed(error_type), &plain()).attempt;
+        assert_eq!((standard.retries_left, standard.rule.as_str()), (3, ""));
+        let policy = Some(PolicyOverride { max_retries: Some(7), ..PolicyOverride::default() });
+        let own = Ended { policy, ..Ended::after(progress(0)) }.decide(failed(error_type), &unset).attempt;
+        assert_eq!((own.retries_left, own.rule.as_str()), (7, ""));
+    }
+    assert_eq!(decided(0, failed("E"), &unset).attempt.retries_left, 3);
+    // Its other fields change the patient policy.
+    let policy = Some(PolicyOverride { base_delay: Some(secs(100)), ..PolicyOverride::default() });
+    let slow = Ended { policy, ..Ended::after(progress(0)) }.decide(failed("Timeout"), &unset).attempt;
+    assert_eq!(slow.retries_left, 20);
+    assert!(slow.delay.unwrap() >= secs(50));
+    let off = QueueSettings { default_rules: Vec::new(), ..QueueSettings::default() };
+    assert_eq!(decided(0, failed("Timeout"), &off).attempt.retries_left, 3);
 }
 
 fn with_rules(rules: impl IntoIterator<Item = (Matcher, Then)>) -> QueueSettings {
@@ -55,7 +83,7 @@ impl Ended {
 
     /// While the queue's breaker is in this state, and a hold would move it.
     fn during(state: BreakerState, progress: Progress) -> Self {
-        Self { breaker: BreakerFacts { state, counts_hold: true }, ..Self::after(progress) }
+        Self { breaker: BreakerFacts { state, counts_hold: true, probe_at: None }, ..Self::after(progress) }
     }
 
     fn decide(&self, outcome: Outcome, queue: &QueueSettings) -> RetryDecision {
@@ -189,7 +217,7 @@ fn a_release_goes_behind_its_level_or_waits_for_the_time_asked() {
     let decision = decided(1, RELEASED, &plain());
     assert_eq!((decision.next, decision.attempt.status), (Next::Behind { at: NOW }, AttemptStatus::Released));
     assert_eq!((decision.progress.releases, decision.progress.tries), (1, 1));
-    let decision = decided(1, Outcome::Released { retry_after: Some(secs(8)) }, &plain());
+    let decision = decided(1, Outcome::Released { retry_after: Some(secs(8)), keep_position: false }, &plain());
     assert_eq!(decision.next, later(secs(8)));
 }
 
@@ -237,11 +265,11 @@ fn a_job_that_keeps_killing_its_workers_fails_at_the_fourth_interruption() {
 }
 
 #[test]
-fn a_cancelled_job_dies_however_its_delivery_ends() {
+fn a_cancelled_job_ends_however_its_delivery_ends() {
     let cancelled = Ended::after(Progress { cancel_requested: true, ..progress(0) });
     for outcome in [failed("E"), RELEASED, Outcome::Expired, Outcome::Interrupted] {
         let decision = cancelled.decide(outcome, &plain());
-        assert_eq!(decision.next, Next::DeadLetter(DeadReason::Cancelled));
+        assert_eq!(decision.next, Next::Cancelled);
         assert_eq!(decision.attempt.status, AttemptStatus::Cancelled);
     }
 }
@@ -252,7 +280,8 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
         ("[A-Z][a-z]{0,8}", any::<bool>(), retry_after()).prop_map(|(error_type, permanent, retry_after)| {
             Outcome::Failed { failure: Failure::new(&error_type, "m"), permanent, retry_after }
         }),
-        retry_after().prop_map(|retry_after| Outcome::Released { retry_after }),
+        (retry_after(), any::<bool>())
+            .prop_map(|(retry_after, keep_position)| Outcome::Released { retry_after, keep_position }),
         Just(Outcome::Expired),
         Just(Outcome::Interrupted),
     ]
@@ -289,6 +318,7 @@ proptest! {
             }
             Next::Behind { at } => prop_assert_eq!(at, NOW),
             Next::OldPlace => prop_assert!(!decision.attempt.counted),
+            Next::Cancelled => prop_assert_eq!(decision.attempt.retries_left, 0),
             Next::DeadLetter(reason) => {
                 prop_assert_eq!(decision.attempt.retries_left, 0);
                 if reason == DeadReason::Exhausted {
@@ -337,16 +367,49 @@ fn an_expired_lease_and_a_hopeless_job_count_whatever_the_breaker() {
 fn what_is_cancelled_says_nothing_to_the_breaker() {
     let cancelled = Progress { cancel_requested: true, ..progress(0) };
     let decision = Ended::during(BreakerState::HalfOpen, cancelled).decide(failed("Timeout"), &plain());
-    assert_eq!((decision.next, decision.signal), (Next::DeadLetter(DeadReason::Cancelled), Signal::None));
+    assert_eq!((decision.next, decision.signal), (Next::Cancelled, Signal::None));
+}
+
+#[test]
+fn a_hold_uses_up_no_release() {
+    let queue = with_rules([(on_type("Busy"), Then::Hold)]);
+    let before = Progress { releases: 100, ..progress(0) };
+    let decision = Ended::after(before).decide(failed("Busy"), &queue);
+    assert_eq!((decision.attempt.status, decision.progress.releases), (AttemptStatus::Released, 100));
+}
+
+#[test]
+fn a_delivery_that_max_run_time_ends_says_so() {
+    let longest = |max_run_time| QueueSettings { max_run_time, ..plain() };
+    let error_type = |queue: &QueueSettings| {
+        let decision = decided(0, Outcome::Expired, queue);
+        (decision.attempt.status, decision.attempt.failure.unwrap().error_type)
+    };
+    assert_eq!(error_type(&longest(secs(3_600))), (AttemptStatus::LeaseExpired, "LeaseExpired".into()));
+    assert_eq!(error_type(&longest(secs(1))), (AttemptStatus::LeaseExpired, "MaxRunTimeExceeded".into()));
 }
 
 #[test]
 fn a_hold_waits_with_its_queue_or_alone() {
     let queue = with_rules([(on_type("Busy"), Then::Hold)]);
     for (counts_hold, next) in [(true, Next::Behind { at: NOW }), (false, later(secs(60)))] {
-        let breaker = BreakerFacts { state: BreakerState::Closed, counts_hold };
+        let breaker = BreakerFacts { counts_hold, ..BreakerFacts::default() };
         let decision = Ended { breaker, ..Ended::after(progress(0)) }.decide(failed("Busy"), &queue);
         assert_eq!((decision.next, decision.attempt.counted), (next, false));
         assert_eq!(decision.signal, Signal::Hold { error: "Busy: it broke".into(), hold: secs(60) });
     }
+}
+
+#[test]
+fn a_hold_says_until_when_the_queue_is_held() {
+    let queue = with_rules([(on_type("Busy"), Then::Hold)]);
+    let (earlier, later) = (NOW.after(secs(10)), NOW.after(secs(90)));
+    for (probe_at, until) in [(None, secs(60)), (Some(earlier), secs(60)), (Some(later), secs(90))] {
+        let breaker = BreakerFacts { counts_hold: true, probe_at, ..BreakerFacts::default() };
+        let decision = Ended { breaker, ..Ended::after(progress(0)) }.decide(failed("Busy"), &queue);
+        let held = format!("the queue is held until {}; released behind its priority level", NOW.after(until));
+        assert_eq!(decision.attempt.explanation, held);
+    }
+    let alone = Ended::after(progress(0)).decide(failed("Busy"), &queue);
+    assert_eq!(alone.attempt.explanation, "released for 1m");
 }

@@ -1,7 +1,8 @@
 use super::on_type;
 use proptest::prelude::*;
 use redrive::domain::{
-    ErrorRule, Failure, Glob, Matcher, PolicyOverride, Preset, StatusPattern, Then, default_rules, first_match,
+    ErrorRule, Failure, FailureCategory, Glob, Matcher, PolicyOverride, Preset, StatusPattern, Then, default_rules,
+    first_match,
 };
 
 fn error(error_type: &str, message: &str, http_status: u32) -> Failure {
@@ -34,7 +35,7 @@ fn payments() -> Vec<ErrorRule> {
 #[track_caller]
 fn decides(own: &[ErrorRule], error: Failure, name: Option<&str>) {
     let defaults = default_rules();
-    let rule = first_match(own, &defaults, &error);
+    let rule = first_match(own, &defaults, &error, false);
     assert_eq!(rule.map(|rule| rule.name.as_str()), name, "{error:?}");
 }
 
@@ -51,14 +52,42 @@ fn the_first_rule_that_matches_decides() {
 
 #[test]
 fn errors_beyond_mending_are_dead_lettered_by_default() {
-    let defaults = default_rules();
     for error_type in ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"] {
         decides(&[], error(error_type, "", 0), Some(&format!("default: {error_type}")));
     }
-    assert!(defaults.iter().all(|rule| rule.then == Then::DeadLetter));
-    decides(&[], error("TimeoutError", "", 0), None);
     decides(&[], error("MyValidationError", "", 0), None);
-    assert_eq!(defaults.len(), 5);
+}
+
+#[test]
+fn default_rules_speak_of_categories() {
+    use FailureCategory::{Conflict, Forbidden, Invalid, NotFound, Timeout, Unauthorized};
+    for category in [Invalid, NotFound, Unauthorized, Forbidden] {
+        let given = Failure { category: Some(category), ..error("E", "", 0) };
+        decides(&[], given.clone(), Some(&format!("default: category={}", category.as_str())));
+        decides(&[], Failure { category_derived: true, ..given }, None);
+    }
+    for status in [400, 410, 422] {
+        let derived = error("E", "", status).with_category();
+        decides(&[], derived, Some(&format!("default: http_status={status}")));
+        decides(&[], Failure { category: Some(Conflict), ..error("E", "", status) }, None);
+    }
+    for status in [401, 403, 404, 409, 500] {
+        decides(&[], error("E", "", status).with_category(), None);
+    }
+    decides(&[], error("E", "", 429).with_category(), Some("default: category=rate-limited"));
+    decides(&[], error("E", "", 503).with_category(), Some("default: category=unavailable"));
+    decides(&[], error("Timeout", "", 0).with_category(), Some("default: category=timeout"));
+    decides(&[], error("E", "fetch failed", 0).with_category(), Some("default: category=unreachable"));
+    let defaults = default_rules();
+    let rule = first_match(&[], &defaults, &error("E", "", 503).with_category(), true).unwrap();
+    assert_eq!(rule.name, "default: category=unavailable with retry_after");
+    assert_eq!(rule.then, Then::Hold);
+
+    let own = [ErrorRule::at(0, Matcher { category: Some(Timeout), ..Matcher::default() }, Then::Release)];
+    decides(&own, error("Timeout", "", 0).with_category(), Some("rules[0]: category=timeout"));
+    let own = [ErrorRule::at(0, Matcher { code: Some(Glob::new("40*")), ..Matcher::default() }, Then::Release)];
+    decides(&own, Failure { code: "40P01".into(), ..error("E", "", 0) }, Some("rules[0]: code=40*"));
+    decides(&own, error("E", "", 0), None);
 }
 
 #[test]
@@ -69,7 +98,7 @@ fn a_queues_own_rule_goes_before_the_default_ones() {
 
 #[test]
 fn a_queue_without_default_rules_has_only_its_own() {
-    assert_eq!(first_match(&[], &[], &error("ValidationError", "", 0)), None);
+    assert_eq!(first_match(&[], &[], &error("ValidationError", "", 0), false), None);
 }
 
 #[test]
@@ -78,18 +107,19 @@ fn everything_a_rule_looks_for_must_be_true() {
         error_type: Some(Glob::new("Http*")),
         http_status: Some(StatusPattern::Class(5)),
         message_contains: Some("Try Later".into()),
+        ..Matcher::default()
     };
-    assert!(matcher.matches(&error("HttpError", "please try later.", 503)));
-    assert!(!matcher.matches(&error("IoError", "please try later.", 503)));
-    assert!(!matcher.matches(&error("HttpError", "please try later.", 404)));
-    assert!(!matcher.matches(&error("HttpError", "go away", 503)));
+    assert!(matcher.matches(&error("HttpError", "please try later.", 503), false));
+    assert!(!matcher.matches(&error("IoError", "please try later.", 503), false));
+    assert!(!matcher.matches(&error("HttpError", "please try later.", 404), false));
+    assert!(!matcher.matches(&error("HttpError", "go away", 503), false));
     assert_eq!(matcher.to_string(), "error_type=Http*, http_status=5xx, message_contains=\"Try Later\"");
 }
 
 #[test]
 fn an_error_without_a_status_matches_no_status() {
-    assert!(!on_status("5xx").matches(&error("E", "", 0)));
-    assert!(!on_status("100").matches(&error("E", "", 0)));
+    assert!(!on_status("5xx").matches(&error("E", "", 0), false));
+    assert!(!on_status("100").matches(&error("E", "", 0), false));
 }
 
 #[test]
@@ -114,11 +144,11 @@ fn a_status_that_cannot_be_is_refused_with_what_can() {
 #[test]
 fn the_message_is_searched_without_regard_to_ascii_case() {
     let matcher = on_message("Connection RESET");
-    assert!(matcher.matches(&error("E", "read: connection reset by peer", 0)));
-    assert!(!matcher.matches(&error("E", "connection", 0)));
-    assert!(!matcher.matches(&error("E", "", 0)));
-    assert!(on_message("É").matches(&error("E", "É", 0)));
-    assert!(!on_message("É").matches(&error("E", "é", 0)));
+    assert!(matcher.matches(&error("E", "read: connection reset by peer", 0), false));
+    assert!(!matcher.matches(&error("E", "connection", 0), false));
+    assert!(!matcher.matches(&error("E", "", 0), false));
+    assert!(on_message("É").matches(&error("E", "É", 0), false));
+    assert!(!on_message("É").matches(&error("E", "é", 0), false));
 }
 
 #[test]
@@ -137,6 +167,6 @@ proptest! {
         text in "[abABé ]{0,12}", part in "[abABé]{0,3}",
     ) {
         let expected = text.to_ascii_lowercase().contains(&part.to_ascii_lowercase());
-        prop_assert_eq!(on_message(&part).matches(&error("E", &text, 0)), expected);
+        prop_assert_eq!(on_message(&part).matches(&error("E", &text, 0), false), expected);
     }
 }

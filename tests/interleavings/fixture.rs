@@ -3,7 +3,7 @@
 use crate::schedule::{LIMITS, complete};
 use crate::stepped::Stepped;
 use redrive::domain::{
-    Body, BreakerName, DeadPart, Failure, Jitter, JobId, Lease, NewJob, Outcome, PolicyOverride, QueueName,
+    Body, BreakerName, DeadPart, Failure, Jitter, JobId, Lease, NewJob, OnConflict, Outcome, PolicyOverride, QueueName,
     QueueSettings, Settings, Timestamp, When,
 };
 use redrive::env::ManualClock;
@@ -36,6 +36,8 @@ pub(crate) fn job(id: &str) -> NewJob {
             max_retries: Some(3),
             ..PolicyOverride::default()
         })),
+        on_conflict: OnConflict::default(),
+        key_ttl: None,
     }
 }
 
@@ -164,7 +166,9 @@ pub(crate) const SETTLING: [Named; 8] = [
         let outcome = Outcome::Failed { failure, permanent: false, retry_after: None };
         nack_of(fixture.lease.clone(), outcome)
     }),
-    ("release", |fixture| nack_of(fixture.lease.clone(), Outcome::Released { retry_after: None })),
+    ("release", |fixture| {
+        nack_of(fixture.lease.clone(), Outcome::Released { retry_after: None, keep_position: false })
+    }),
     ("extend", |fixture| {
         let (lease, duration) = (fixture.lease.clone(), Some(Duration::from_secs(60)));
         let extensions = vec![Extend { lease, duration, checkpoint: String::new() }];
@@ -194,13 +198,17 @@ fn purge_or_requeue_all() -> Which {
     Which::Oldest { limit: 10, among: None }
 }
 
-pub(crate) const OTHERS: [Named; 14] = [
+pub(crate) const OTHERS: [Named; 15] = [
     ("enqueue", |_| enqueue(vec![job("new")])),
     ("enqueue the same id", |_| enqueue(vec![job("waits")])),
     ("enqueue the same key", |_| {
         let mut keyed = job("leased");
         keyed.key = Some("k".into());
         enqueue(vec![keyed])
+    }),
+    ("replace waiting", |_| {
+        let (on_conflict, body) = (OnConflict::ReplaceWaiting, Body::Text("another".into()));
+        enqueue(vec![NewJob { on_conflict, body, ..job("waits") }])
     }),
     ("claim", |_| claim_of("", "")),
     ("cancel waiting", |_| Verb::Cancel(JobId::parse("waits"), None)),

@@ -5,6 +5,7 @@ use crate::requests::{ack, claim, job, seconds};
 use crate::server::{Launch, Server, config_file, scratch};
 use crate::servers::{self, Kind, until};
 use crate::shapes::after;
+use redrive::grpc::pb::EnqueueOutcome;
 use redrive::grpc::pb::{
     AckRequest, Breaker, BreakerState, BreakerStatusRequest, ClaimRequest, DeadLetter, EnqueueBatchRequest,
     EnqueueRequest, Failure, GetJobRequest, JobInfo, JobState, JobView, ListDeadLettersRequest, ListJobsRequest,
@@ -175,10 +176,10 @@ async fn everything_moves_to_redis_and_back_again() {
 
     let text = assert_whole(&mut migrate(&config, data.to_str().unwrap(), &address));
     let table = "\n\n\
-        queue    waiting       dead   overflow  completed      added  there before\n\
-        done           0          0          0          1          1             0\n\
-        dying          0          3          2          0          3             0\n\
-        q              7          0          0          0          7             0\n\n\
+        queue    waiting       dead   overflow  completed  cancelled      added  there before\n\
+        done           0          0          0          1          0          1             0\n\
+        dying          0          3          2          0          0          3             0\n\
+        q              7          0          0          0          0          7             0\n\n\
         everything is there\n";
     assert!(text.ends_with(table), "{text}");
     let mut server = on_redis(&address, &config).start();
@@ -195,7 +196,7 @@ async fn everything_moves_to_redis_and_back_again() {
     assert_eq!(seen(&server).await, there);
     // And it works: its key is held, and the dead go back to work.
     let again = EnqueueRequest { idempotency_key: "key".into(), job_id: "own".into(), ..job("q") };
-    assert!(server.queue().await.enqueue(again).await.unwrap().into_inner().deduplicated);
+    assert_eq!(server.queue().await.enqueue(again).await.unwrap().into_inner().outcome(), EnqueueOutcome::Existing);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,7 +225,7 @@ async fn everything_moves_from_one_redis_to_another() {
     let server = on_redis(&to, &config).start();
     assert_eq!(by_id(arrived(seen(&server).await)), by_id(arrived(before)));
     let again = EnqueueRequest { idempotency_key: "key".into(), job_id: "own".into(), ..job("q") };
-    assert!(server.queue().await.enqueue(again).await.unwrap().into_inner().deduplicated);
+    assert_eq!(server.queue().await.enqueue(again).await.unwrap().into_inner().outcome(), EnqueueOutcome::Existing);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

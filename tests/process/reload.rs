@@ -21,3 +21,24 @@ fn a_good_file_is_taken_what_needs_a_restart_is_named_and_a_bad_file_changes_not
     server.log_line("configuration not reloaded: everything stays as it was");
     server.stop();
 }
+
+#[test]
+fn a_reload_says_what_has_changed_in_each_queue_or_that_nothing_has() {
+    let place = scratch();
+    let path = config_file(place.path(), "[queues.payments]\npolicy = { max_retries = 3 }\n[queues.old]\n");
+    let mut server = Launch::on(&place.path().join("data")).arg("--config").arg(&path).start();
+    server.reload();
+    server.log_line("configuration reloaded: nothing has changed");
+
+    let text = "[queues.payments]\npolicy = { max_retries = 8 }\nmax_depth = 10\n\
+                [queues.mail]\nlease_duration = \"1m\"\n";
+    config_file(place.path(), text);
+    server.reload();
+    server.log_line("queue payments: policy.max_retries 3 -> 8");
+    server.log_line("queue payments: max_depth unlimited -> 10");
+    server.log_line("queue mail: new in the file");
+    server.log_line("queue mail: lease_duration 30s -> 1m");
+    server.log_line("queue old: no longer in the file");
+    server.log_line("configuration reloaded: 5 changes");
+    server.stop();
+}

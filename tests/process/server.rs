@@ -81,8 +81,8 @@ impl Launch {
         loop {
             match server.stdout.recv_timeout(LONG) {
                 Ok(line) => {
-                    if let Some(address) = line.trim().strip_prefix("gRPC ") {
-                        server.address = address.trim().parse().expect("an address");
+                    if let Some(address) = address_of(&line) {
+                        server.address = address;
                         return Ok(server);
                     }
                 }
@@ -94,6 +94,17 @@ impl Launch {
             }
         }
     }
+}
+
+/// The address, if this is the line of the banner that says it.
+fn address_of(line: &str) -> Option<SocketAddr> {
+    let of_json = serde_json::from_str::<serde_json::Value>(line).ok();
+    let address = match &of_json {
+        Some(line) if line["label"] == "gRPC" => line["value"].as_str(),
+        Some(_) => None,
+        None => line.trim().strip_prefix("gRPC "),
+    };
+    address.map(|address| address.trim().parse().expect("an address"))
 }
 
 /// A server that ended before it served.
@@ -174,6 +185,11 @@ impl Server {
     /// Sends SIGTERM, and does not wait.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// Sends SIGINT, and does not wait.
+    pub(crate) fn interrupt(&self) {
+        self.signal(Signal::INT);
     }
 
     /// SIGHUP: it reads its file again.

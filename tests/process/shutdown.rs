@@ -182,3 +182,18 @@ async fn a_caller_who_never_finishes_is_cut_off_at_the_bound() {
     assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(3), "{took:?}");
     call.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_it_at_once_and_the_exit_code_says_which() {
+    for (again, code) in [(Server::terminate as fn(&Server), 143), (Server::interrupt, 130)] {
+        let place = scratch();
+        let mut server = launch_with_bound(place.path(), "1h").start();
+        let mut listening = watch(&server, "").await;
+        until(ServingStatus::Serving, &mut listening).await;
+        server.terminate();
+        server.log_line("a second signal stops at once");
+        again(&server);
+        assert_eq!(server.wait_within(LONG).code(), Some(code));
+        drop(listening);
+    }
+}

@@ -1,8 +1,11 @@
 //! What keeps a server from starting, and what it says then.
 
+use crate::requests::job;
 use crate::server::{Launch, Refused, config_file, scratch};
 use rusqlite::Connection;
-use std::{fs, net::TcpListener};
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 
 const CANNOT: Option<i32> = Some(1);
 const CHANGE_YOUR_SETTINGS: Option<i32> = Some(2);
@@ -141,6 +144,53 @@ fn a_data_directory_that_cannot_be_made_is_named() {
     fs::write(&file, "").unwrap();
     let data = file.join("data");
     refused(Launch::on(&data)).assert(CANNOT, &["cannot use the data directory", data.to_str().unwrap()]);
+}
+
+#[test]
+fn a_data_directory_that_is_a_file_is_said_to_be_one() {
+    let place = scratch();
+    let file = place.path().join("file");
+    fs::write(&file, "").unwrap();
+    let said = format!("cannot use the data directory {}: it is a file, not a directory", file.display());
+    refused(Launch::on(&file)).assert(CANNOT, &[&said]);
+    refused(Launch::on(&file.join("data")))
+        .assert(CANNOT, &[&format!("{} is a file, not a directory", file.display())]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_are_for_the_owner_alone_also_in_a_directory_that_was_there_before() {
+    let place = scratch();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, Permissions::from_mode(0o755)).unwrap();
+    let files = ["redrive.db", "redrive.db-wal", "redrive.db-shm"].map(|name| data.join(name));
+    let modes = || files.each_ref().map(|file| fs::metadata(file).unwrap().permissions().mode() & 0o777);
+    let mut server = Launch::on(&data).start();
+    server.queue().await.enqueue(job("q")).await.unwrap();
+    assert_eq!(modes(), [0o600; 3]);
+    // A server that was killed leaves all three, and they may be from before.
+    server.kill();
+    for file in &files {
+        fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    }
+    let server = Launch::on(&data).start();
+    server.queue().await.enqueue(job("q")).await.unwrap();
+    assert_eq!(modes(), [0o600; 3]);
+}
+
+#[test]
+fn a_log_of_json_has_a_banner_of_json() {
+    let place = scratch();
+    let server = Launch::on(place.path()).arg("--log-format").arg("json").start();
+    let banner: Vec<serde_json::Value> =
+        server.banner().iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let value = |label: &str| {
+        let line = banner.iter().find(|line| line["label"] == label);
+        line.map(|line| line["value"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(value("data"), Some(place.path().display().to_string()));
+    assert_eq!(value("durability"), Some("fsync: what is answered is on the disk".into()));
+    assert!(value("try").unwrap().starts_with("grpcurl "), "{banner:#?}");
 }
 
 #[test]

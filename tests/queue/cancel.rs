@@ -11,7 +11,7 @@ fn no_job(id: &str) -> Refusal {
     Refusal::JobNotFound { id: id.into(), searched: None }
 }
 
-const REMOVED: Result<Cancelled, Refusal> = Ok(Cancelled::Removed);
+const REMOVED: Result<Cancelled, Refusal> = Ok(Cancelled::Cancelled);
 
 fn with_all(id: &str) -> NewJob {
     NewJob { key: Some("k".into()), expiry: Some(When::After(HOUR)), ..with_id(id) }

@@ -5,6 +5,7 @@ use crate::jobs_fixture::{
 };
 use proptest::prelude::*;
 use redrive::domain::{Body, Failure, JobId, NewJob, QueueName, State, Timestamp, When};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::Enqueued;
 use redrive::queue::Refusal;
 use redrive::queue::{Answer, CallContext, Event, QueueMemory, StoreLimits, run};
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex};
 type StoreResult<T> = Result<T, redrive::store::StoreError>;
 
 fn duplicate(answer: &Result<Enqueued, Refusal>) -> bool {
-    answer.as_ref().unwrap().deduplicated
+    answer.as_ref().unwrap().outcome == EnqueueOutcome::Existing
 }
 
 #[test]

@@ -7,7 +7,7 @@ use redrive::domain::{
 };
 use redrive::env::ManualClock;
 use redrive::queue::Refusal;
-use redrive::queue::{self, Answer, CallContext, Event, QueueMemory, StoreLimits, Verb, poll_once};
+use redrive::queue::{self, Answer, CallContext, DeathContext, Event, QueueMemory, StoreLimits, Verb, poll_once};
 use redrive::queue::{Death, Import, Imported, JobView, QueueHolds};
 use redrive::store::Result;
 use redrive::store::memory::MemoryStorage;
@@ -275,7 +275,7 @@ pub(crate) fn dead(id: &str, died: u64, overflow: bool) -> JobView {
     let mut job = failed(id, 1, 0);
     (job.state, job.ready_at) = (State::Dead, None);
     job.attempts[0].next = Next::DeadLetter(DeadReason::Exhausted);
-    let context = vec![("ready".to_owned(), "4".to_owned())];
+    let context = DeathContext { ready: 3, ..DeathContext::default() };
     let (reason, died_at) = (DeadReason::Exhausted, at(died));
     job.death = Some(Death { number: 90 + died, reason, died_at, overflow, context });
     job
@@ -298,6 +298,7 @@ pub(crate) fn with_key(mut job: JobView, key: &str) -> JobView {
 
 fn attempt(n: u32, failure: Option<Failure>, next: Timestamp) -> Attempt {
     Attempt {
+        redrives: 0,
         number: n,
         delivery: n,
         nonce: 40 + u64::from(n),

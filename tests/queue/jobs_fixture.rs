@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use redrive::domain::{
-    Body, Failure, Jitter, JobId, Lease, NewJob, Outcome, PolicyOverride, QueueName, QueueSettings, Settings,
-    Timestamp, When,
+    Body, Failure, Jitter, JobId, Lease, NewJob, OnConflict, Outcome, PolicyOverride, QueueName, QueueSettings,
+    Settings, Timestamp, When,
 };
 use redrive::env::ManualClock;
 use redrive::queue::Refusal;
@@ -41,6 +41,8 @@ pub(crate) fn job(name: &str) -> NewJob {
         start: None,
         expiry: None,
         policy: Some(Box::new(PolicyOverride { jitter: Some(Jitter::None), ..PolicyOverride::default() })),
+        on_conflict: OnConflict::default(),
+        key_ttl: None,
     }
 }
 

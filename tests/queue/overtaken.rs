@@ -1,6 +1,8 @@
 //! A queue with dead letters, and servers that are killed at a batch, or overtaken by others before it.
 
-use redrive::domain::{Body, DeadPart, Failure, JobId, NewJob, Outcome, QueueName, Settings, State, Timestamp};
+use redrive::domain::{
+    Body, DeadPart, Failure, JobId, NewJob, OnConflict, Outcome, QueueName, Settings, State, Timestamp,
+};
 use redrive::env::ManualClock;
 use redrive::queue::{self, Answer, CallContext, Incoming, QueueMemory, StoreLimits, Verb, View, Viewed, poll_once};
 use redrive::queue::{
@@ -186,6 +188,8 @@ impl Fixture {
             start: None,
             expiry: None,
             policy: None,
+            on_conflict: OnConflict::default(),
+            key_ttl: None,
         };
         match self.run(Verb::Enqueue(vec![Incoming::new(job)])) {
             Answer::Enqueue(added) => assert!(added[0].is_ok(), "{added:?}"),

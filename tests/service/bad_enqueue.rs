@@ -313,9 +313,11 @@ async fn a_policy_that_cannot_be_is_refused_field_by_field() {
         let call = async { inner(scene.server.admin().explain_policy(explain).await) };
         scene.refuses_fields(call, &[&named]).await;
     }
-    let explain = pb::ExplainPolicyRequest { queue: "!".into(), error_type: "x".repeat(257), policy: None };
+    let long = "x".repeat(257);
+    let explain =
+        pb::ExplainPolicyRequest { queue: "!".into(), error_type: long.clone(), code: long, ..Default::default() };
     let call = async { inner(scene.server.admin().explain_policy(explain).await) };
-    scene.refuses_fields(call, &["error_type", "queue"]).await;
+    scene.refuses_fields(call, &["error_type", "code", "queue"]).await;
 }
 
 #[tokio::test]

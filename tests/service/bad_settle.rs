@@ -57,18 +57,62 @@ async fn a_guessed_lease_opens_nothing() {
 }
 
 #[tokio::test]
-async fn a_failure_must_say_what_it_is() {
-    let scene = Scene::set().await;
-    let nameless = pb::NackRequest { error: None, ..nack(&scene.lease, "") };
+async fn a_failure_without_a_type_is_unknown() {
+    let server = Server::start().await;
     for kind in [pb::NackKind::Unspecified, pb::NackKind::Retry, pb::NackKind::Permanent] {
         for error in [None, Some(error(""))] {
-            let request = pb::NackRequest { kind: kind.into(), error, ..nameless.clone() };
-            scene.refuses_fields(scene.server.nack(request), &["error.type"]).await;
+            let id = server.enqueue(job("q")).await.unwrap().job_id;
+            let lease = server.take("q").await.lease;
+            let request = pb::NackRequest { kind: kind.into(), error, ..nack(&lease, "") };
+            server.nack(request).await.unwrap();
+            let kept = server.get_job(&id).await.unwrap().job.unwrap().last_failure.unwrap();
+            assert_eq!((kept.r#type.as_str(), kept.truncated, kept.details_dropped), ("Unknown", false, false));
         }
     }
-    let release = pb::NackRequest { kind: pb::NackKind::Release.into(), ..nameless };
-    let released = scene.server.nack(release).await.unwrap();
-    assert_eq!(released.outcome(), pb::NackOutcome::Released);
+    server.enqueue(job("q")).await.unwrap();
+    let lease = server.take("q").await.lease;
+    let release = pb::NackRequest { kind: pb::NackKind::Release.into(), error: None, ..nack(&lease, "") };
+    assert_eq!(server.nack(release).await.unwrap().outcome(), pb::NackOutcome::Released);
+}
+
+/// What is kept of this failure.
+async fn kept(server: &Server, failure: pb::Failure) -> pb::Failure {
+    let id = server.enqueue(job("q")).await.unwrap().job_id;
+    let lease = server.take("q").await.lease;
+    // Of a kind that the queue's breaker does not count.
+    let kind = pb::NackKind::Permanent.into();
+    let request = pb::NackRequest { error: Some(failure), kind, ..nack(&lease, "") };
+    server.nack(request).await.unwrap();
+    server.get_job(&id).await.unwrap().job.unwrap().last_failure.unwrap()
+}
+
+#[tokio::test]
+async fn nothing_in_an_error_refuses_a_nack() {
+    let server = Server::start().await;
+    // Cut between two characters: 256 is in the middle of one.
+    let failure = kept(&server, error(&format!("x{}", "é".repeat(200)))).await;
+    assert_eq!(failure.r#type, format!("x{}", "é".repeat(127)));
+    assert!(failure.truncated && !failure.details_dropped);
+    let failure = kept(&server, error(&"x".repeat(256))).await;
+    assert!(failure.r#type.len() == 256 && !failure.truncated);
+    for http_status in [1, 99, 600, u32::MAX] {
+        let failure = kept(&server, pb::Failure { http_status, ..error("E") }).await;
+        assert_eq!(failure.http_status, 0);
+    }
+    for (kind, dropped) in [
+        (Kind::StringValue("x".repeat((16 << 10) + 1)), true),
+        (Kind::NumberValue(f64::NAN), true),
+        (Kind::NumberValue(1e17), true),
+        (Kind::StringValue("x".repeat((16 << 10) - 8)), false),
+    ] {
+        let fields = [("k".to_owned(), Value { kind: Some(kind) })].into();
+        let failure = kept(&server, pb::Failure { details: Some(Struct { fields }), ..error("E") }).await;
+        assert_eq!((failure.details.is_none(), failure.details_dropped), (dropped, dropped));
+        assert_eq!((failure.r#type.as_str(), failure.truncated), ("E", false));
+    }
+    // What the worker says of the flags is not kept.
+    let failure = kept(&server, pb::Failure { truncated: true, details_dropped: true, ..error("E") }).await;
+    assert!(!failure.truncated && !failure.details_dropped);
 }
 
 #[tokio::test]
@@ -94,25 +138,8 @@ async fn what_a_settlement_carries_is_bounded() {
     let large = "x".repeat((16 << 10) + 1);
     let request = pb::ExtendRequest { checkpoint: large.clone(), ..extend(lease) };
     scene.refuses_fields(scene.server.extend(request), &["checkpoint"]).await;
-    let request = pb::NackRequest { checkpoint: large.clone(), ..nack(lease, "E") };
+    let request = pb::NackRequest { checkpoint: large, ..nack(lease, "E") };
     scene.refuses_fields(scene.server.nack(request), &["checkpoint"]).await;
-    let request = nack(lease, &"x".repeat(257));
-    scene.refuses_fields(scene.server.nack(request), &["error.type"]).await;
-    for http_status in [1, 99, 600, u32::MAX] {
-        let failure = pb::Failure { http_status, ..error("E") };
-        let request = pb::NackRequest { error: Some(failure), ..nack(lease, "") };
-        scene.refuses_fields(scene.server.nack(request), &["error.http_status"]).await;
-    }
-    for (kind, field) in [
-        (Kind::StringValue(large), "error.details"),
-        (Kind::NumberValue(f64::NAN), "error.details.k"),
-        (Kind::NumberValue(1e17), "error.details.k"),
-    ] {
-        let fields = [("k".to_owned(), Value { kind: Some(kind) })].into();
-        let failure = pb::Failure { details: Some(Struct { fields }), ..error("E") };
-        let request = pb::NackRequest { error: Some(failure), ..nack(lease, "") };
-        scene.refuses_fields(scene.server.nack(request), &[field]).await;
-    }
     // Just at the limits.
     let note = pb::AckRequest { note: "x".repeat(1_024), result: vec![0; 64 << 10].into(), ..ack(lease) };
     inner(scene.server.queue().ack(note).await).unwrap();

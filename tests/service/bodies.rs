@@ -118,7 +118,7 @@ async fn ids_of_the_server_sort_and_ids_of_the_caller_are_kept() {
     assert!(first < second && first.len() == 36 && &first[14..15] == "7");
     for id in ["order 17", "ÄÖÜ", "00000000-0000-0000-0000-000000000000", "DEAD-BEEF", "-", "\\'\""] {
         let reply = server.enqueue(job_of("ids", id)).await.unwrap();
-        assert_eq!((reply.job_id.as_str(), reply.deduplicated), (id, false));
+        assert_eq!((reply.job_id.as_str(), reply.outcome()), (id, pb::EnqueueOutcome::Added));
         assert_eq!(server.get_job(id).await.unwrap().job.unwrap().job_id, id);
     }
 }
@@ -137,8 +137,8 @@ async fn an_id_made_up_in_the_servers_own_form_finds_only_its_own_job() {
         let body = text("mine");
         let own = pb::EnqueueRequest { body, ..job_of("ids", forged) };
         let reply = server.enqueue(own.clone()).await.unwrap();
-        assert_eq!((&reply.job_id, reply.deduplicated), (forged, false));
-        assert!(server.enqueue(own).await.unwrap().deduplicated);
+        assert_eq!((&reply.job_id, reply.outcome()), (forged, pb::EnqueueOutcome::Added));
+        assert_eq!(server.enqueue(own).await.unwrap().outcome(), pb::EnqueueOutcome::Existing);
         let found = server.get_job(forged).await.unwrap().job.unwrap();
         assert_eq!(found.body, Some(pb::job::Body::Text("mine".into())));
     }

@@ -78,12 +78,12 @@ async fn enqueueing_it_again_finds_it_done_for_as_long_as_it_is_kept() {
     let scene = Scene::set().await;
     let server = &scene.server;
     let again = server.enqueue(job_of("q", "done")).await.unwrap();
-    assert_eq!((again.deduplicated, again.state()), (true, pb::JobState::Completed));
+    assert_eq!((again.outcome(), again.state()), (pb::EnqueueOutcome::Existing, pb::JobState::Completed));
     let other = pb::EnqueueRequest { body: text("other"), ..job_of("q", "done") };
     let call = server.enqueue(other.clone());
     scene.refuses(call, Code::AlreadyExists, "KEY_CONFLICT", &["job_id"]).await;
     server.pass(KEPT).await;
-    assert!(!server.enqueue(other).await.unwrap().deduplicated);
+    assert_eq!(server.enqueue(other).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
 }
 
 #[tokio::test]

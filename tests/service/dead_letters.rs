@@ -27,6 +27,10 @@ fn whole_failure(number: u32) -> pb::Failure {
         response_body: format!("body {number}"),
         details: Some(Struct { fields }),
         truncated: false,
+        category: pb::FailureCategory::Internal.into(),
+        code: format!("C{number}"),
+        category_derived: false,
+        details_dropped: false,
     }
 }
 
@@ -68,7 +72,7 @@ async fn a_dead_letter_tells_the_whole_story() {
     assert_eq!(delays, [10_000; 3]);
     assert_eq!(at(letter.last_failed_at) - at(letter.first_failed_at), 30_300);
     assert_eq!(letter.died_at, letter.last_failed_at);
-    assert!(!letter.context.is_empty() && !letter.fingerprint.is_empty());
+    assert!(letter.context.is_some() && !letter.fingerprint.is_empty());
 
     let job = letter.job.unwrap();
     assert_eq!(job.body, Some(pb::job::Body::Text("payload".into())));

@@ -182,7 +182,7 @@ async fn the_first_error_rule_that_fits_decides() {
         (failure("SlowDown", 500, ""), RetryScheduled, "rules[2]", Some(600_000)),
         (failure("E", 0, "item out of stock!"), DeadLettered, "rules[3]", None),
         (failure("ValidationError", 0, ""), DeadLettered, "default: ValidationError", None),
-        (failure("E", 503, ""), RetryScheduled, "", Some(10_000)),
+        (failure("E", 500, ""), RetryScheduled, "", Some(10_000)),
     ] {
         let queue = "ruled";
         server.enqueue(pb::EnqueueRequest { priority: 9, ..job(queue) }).await.unwrap();

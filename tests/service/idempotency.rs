@@ -18,7 +18,7 @@ async fn the_same_key_or_id_adds_the_job_once() {
     for request in [by_key, by_id] {
         let first = server.enqueue(request.clone()).await.unwrap();
         let again = server.enqueue(request).await.unwrap();
-        assert!(!first.deduplicated && again.deduplicated);
+        assert_eq!((first.outcome(), again.outcome()), (pb::EnqueueOutcome::Added, pb::EnqueueOutcome::Existing));
         assert_eq!((again.job_id, again.state), (first.job_id, first.state));
         assert_eq!(again.run_at, first.run_at);
     }
@@ -31,7 +31,7 @@ async fn what_does_not_make_a_job_another_one_may_differ() {
     server.enqueue(keyed("k", "a")).await.unwrap();
     let differs =
         pb::EnqueueRequest { priority: 9, headers: [("tenant".to_owned(), "7".to_owned())].into(), ..keyed("k", "a") };
-    assert!(server.enqueue(differs).await.unwrap().deduplicated);
+    assert_eq!(server.enqueue(differs).await.unwrap().outcome(), pb::EnqueueOutcome::Existing);
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn another_job_under_the_same_name_is_a_conflict() {
         let refused = server.enqueue(request).await.unwrap_err();
         assert_refused(&refused, Code::AlreadyExists, "KEY_CONFLICT", &[field]);
     }
-    assert!(server.enqueue(there).await.unwrap().deduplicated);
+    assert_eq!(server.enqueue(there).await.unwrap().outcome(), pb::EnqueueOutcome::Existing);
     assert_eq!(server.list_queues().await[0].ready, 2);
 }
 
@@ -71,7 +71,7 @@ async fn another_queue_is_another_world() {
     let server = Server::start().await;
     server.enqueue(keyed("k", "a")).await.unwrap();
     let elsewhere = pb::EnqueueRequest { queue: "other".into(), ..keyed("k", "b") };
-    assert!(!server.enqueue(elsewhere).await.unwrap().deduplicated);
+    assert_eq!(server.enqueue(elsewhere).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
 }
 
 #[tokio::test]
@@ -82,11 +82,11 @@ async fn a_key_outlives_its_job_until_its_retention_is_over() {
     assert_eq!(server.enqueue(keyed("k", "a")).await.unwrap().state(), pb::JobState::Leased);
     server.ack(&lease).await.unwrap();
     let again = server.enqueue(keyed("k", "a")).await.unwrap();
-    assert_eq!((again.deduplicated, again.job_id), (true, first.job_id));
+    assert_eq!((again.outcome(), again.job_id), (pb::EnqueueOutcome::Existing, first.job_id));
     let refused = server.enqueue(keyed("k", "b")).await.unwrap_err();
     assert_refused(&refused, Code::AlreadyExists, "KEY_CONFLICT", &["idempotency_key"]);
     server.pass(Duration::from_secs(3_600)).await;
-    assert!(!server.enqueue(keyed("k", "b")).await.unwrap().deduplicated);
+    assert_eq!(server.enqueue(keyed("k", "b")).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
 }
 
 #[tokio::test]
@@ -99,8 +99,8 @@ async fn a_dead_job_gives_its_key_free_and_keeps_its_id() {
     assert_refused(&refused.await.unwrap_err(), Code::AlreadyExists, "KEY_CONFLICT", &["job_id"]);
     let there = pb::EnqueueRequest { idempotency_key: String::new(), ..request };
     let there = server.enqueue(there).await.unwrap();
-    assert_eq!((there.deduplicated, there.state()), (true, pb::JobState::Dead));
-    assert!(!server.enqueue(keyed("k", "b")).await.unwrap().deduplicated);
+    assert_eq!((there.outcome(), there.state()), (pb::EnqueueOutcome::Existing, pb::JobState::Dead));
+    assert_eq!(server.enqueue(keyed("k", "b")).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn a_dead_job_holds_its_key_where_the_queue_says_so() {
     server.enqueue(keyed("k", "a")).await.unwrap();
     die(&server).await;
     let there = server.enqueue(keyed("k", "a")).await.unwrap();
-    assert_eq!((there.deduplicated, there.state()), (true, pb::JobState::Dead));
+    assert_eq!((there.outcome(), there.state()), (pb::EnqueueOutcome::Existing, pb::JobState::Dead));
 }
 
 async fn die(server: &Server) {
@@ -132,12 +132,12 @@ async fn a_batch_deduplicates_within_itself() {
         .results
         .into_iter()
         .map(|result| match result.outcome {
-            Some(pb::enqueue_result::Outcome::Ok(ok)) => ok.deduplicated.to_string(),
+            Some(pb::enqueue_result::Outcome::Ok(ok)) => ok.outcome().as_str_name().into(),
             Some(pb::enqueue_result::Outcome::Error(error)) => error.reason,
             None => "nothing".into(),
         })
         .collect();
-    assert_eq!(outcomes, ["false", "true", "KEY_CONFLICT"]);
+    assert_eq!(outcomes, ["ENQUEUE_OUTCOME_ADDED", "ENQUEUE_OUTCOME_EXISTING", "KEY_CONFLICT"]);
 }
 
 #[tokio::test]

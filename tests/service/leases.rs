@@ -69,6 +69,19 @@ async fn an_ack_of_a_job_that_is_gone_is_fine_and_says_so() {
 }
 
 #[tokio::test]
+async fn an_ack_after_its_lease_counts_until_the_job_is_delivered_again() {
+    let server = Server::start().await;
+    server.enqueue(job_of("q", "slow")).await.unwrap();
+    let lease = server.take("q").await.lease;
+    server.pass(Duration::from_secs(30)).await;
+    assert_eq!(server.get_job("slow").await.unwrap().state(), pb::JobState::Retrying);
+    assert!(!server.ack(&lease).await.unwrap().already_gone);
+    assert_eq!(server.get_job("slow").await.unwrap_err().code(), Code::NotFound);
+    let stats = server.stats("q").await.unwrap();
+    assert_eq!((stats.completed, stats.held), (1, 0));
+}
+
+#[tokio::test]
 async fn an_expired_lease_is_lost_and_the_attempt_failed() {
     let server = Server::start().await;
     server.enqueue(job_of("q", "slow")).await.unwrap();
@@ -77,7 +90,9 @@ async fn an_expired_lease_is_lost_and_the_attempt_failed() {
     server.pass(Duration::from_millis(4_999)).await;
     assert_eq!(server.get_job("slow").await.unwrap().state(), pb::JobState::Leased);
     server.pass(Duration::from_millis(1)).await;
-    is_lost(&server, &lease).await;
+    // An Ack would still count.
+    assert_refused(&server.nack(nack(&lease, "E")).await.unwrap_err(), LOST.0, LOST.1, &[]);
+    assert_refused(&server.extend(extend(&lease)).await.unwrap_err(), LOST.0, LOST.1, &[]);
     let info = server.get_job("slow").await.unwrap();
     assert_eq!(info.state(), pb::JobState::Retrying);
     let attempt = &info.attempts[0];

@@ -25,6 +25,8 @@ struct Tale {
 async fn live_through(breaker: bool) -> Tale {
     let mut queue = QueueSettings::default();
     queue.breaker.disabled = !breaker;
+    // As for a queue that sets max_retries: by default what is down is waited for.
+    queue.patient = None;
     let server = Server::with(Setup { defaults: queue, ..Setup::default() }).await;
     let jobs = vec![crate::server::job("q"); JOBS];
     server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();

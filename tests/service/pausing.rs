@@ -103,15 +103,17 @@ async fn a_waiting_worker_sleeps_through_the_pause_and_is_woken_by_its_end() {
 }
 
 #[tokio::test]
-async fn a_configured_queue_can_be_paused_before_its_first_job() {
+async fn a_queue_can_be_paused_before_its_first_job() {
     let queues = vec![("payments", steady(Duration::ZERO))];
     let server = Server::with(Setup { queues, ..Setup::default() }).await;
     resume(&server, "payments").await.unwrap();
-    pause(&server, pause_for("payments", 60)).await.unwrap();
-    assert!(server.list_queues().await[0].paused);
-    server.enqueue(job("payments")).await.unwrap();
-    let idle = server.claim(claim("payments")).await.unwrap().idle;
-    assert_eq!(idle[0].reason(), pb::IdleReason::Paused);
+    for queue in ["payments", "not-configured"] {
+        pause(&server, pause_for(queue, 60)).await.unwrap();
+        server.enqueue(job(queue)).await.unwrap();
+        let idle = server.claim(claim(queue)).await.unwrap().idle;
+        assert_eq!(idle[0].reason(), pb::IdleReason::Paused, "{queue}");
+    }
+    assert!(server.list_queues().await.iter().all(|queue| queue.paused));
 }
 
 #[tokio::test]
@@ -119,7 +121,6 @@ async fn bad_pauses_are_refused_and_leave_no_mark() {
     let scene = Scene::set().await;
     let server = &scene.server;
     let unknown = (Code::NotFound, "QUEUE_NOT_FOUND");
-    scene.refuses(pause(server, pause_for("missing", 60)), unknown.0, unknown.1, &[]).await;
     scene.refuses(resume(server, "missing"), unknown.0, unknown.1, &[]).await;
     scene.refuses_fields(resume(server, ""), &["queue"]).await;
     let minus = pb::PauseQueueRequest { duration: time(-1, 0), ..pause_for("q", 0) };

@@ -49,7 +49,7 @@ async fn a_purged_job_is_gone_and_its_id_is_free() {
     assert_eq!(server.purge(all("q")).await.unwrap().purged, 1);
     assert_eq!(server.get_job("a").await.unwrap_err().code(), Code::NotFound);
     let another = pb::EnqueueRequest { body: text("another"), ..job_of("q", "a") };
-    assert!(!server.enqueue(another).await.unwrap().deduplicated);
+    assert_eq!(server.enqueue(another).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
     let queue = server.list_queues().await.remove(0);
     assert_eq!((queue.ready, queue.dead), (1, 0));
 }

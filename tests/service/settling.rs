@@ -45,7 +45,11 @@ async fn each_item_is_answered_for_itself_and_in_order() {
     server.ack(&gone).await.unwrap();
     let settle = pb::SettleRequest {
         acks: vec![ack("rubbish"), ack(&leases[0]), ack(&gone), ack(&leases[1])],
-        nacks: vec![nack(&leases[2], "E"), nack(&leases[3], ""), nack(&gone, "E")],
+        nacks: vec![
+            nack(&leases[2], "E"),
+            pb::NackRequest { checkpoint: "x".repeat(20_000), ..nack(&leases[3], "E") },
+            nack(&gone, "E"),
+        ],
         extensions: vec![
             extend(&gone),
             extend(&leases[4]),
@@ -57,7 +61,7 @@ async fn each_item_is_answered_for_itself_and_in_order() {
     let Some(nack_result::Outcome::Error(second)) = &reply.nacks[1].outcome else { panic!("{reply:?}") };
     let Some(extend_result::Outcome::Error(third)) = &reply.extensions[2].outcome else { panic!("{reply:?}") };
     for (error, start) in
-        [(first, "acks[0].lease: "), (second, "nacks[1].error.type: "), (third, "extensions[2].checkpoint: ")]
+        [(first, "acks[0].lease: "), (second, "nacks[1].checkpoint: "), (third, "extensions[2].checkpoint: ")]
     {
         assert!(error.message.starts_with(start), "{}", error.message);
     }
@@ -65,7 +69,7 @@ async fn each_item_is_answered_for_itself_and_in_order() {
         told(&reply),
         [
             vec!["INVALID_FIELD lease", "ok", "gone", "ok"],
-            vec!["ok 1", "INVALID_FIELD error.type", "LEASE_LOST"],
+            vec!["ok 1", "INVALID_FIELD checkpoint", "LEASE_LOST"],
             vec!["LEASE_LOST", "ok", "INVALID_FIELD checkpoint"],
         ]
     );

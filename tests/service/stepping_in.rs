@@ -2,7 +2,7 @@
 
 use crate::scene::Scene;
 use crate::server::{Server, claim, extend, inner, job_of, nack, time};
-use crate::shapes::{after, by_ids};
+use crate::shapes::after;
 use crate::stats::assert_balanced;
 use redrive::grpc::pb;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 async fn cancel(server: &Server, id: &str, queue: &str) -> Result<bool, Status> {
     let (job_id, queue) = (id.into(), queue.into());
     let request = pb::CancelJobRequest { job_id, queue, reason: "a mistake".into() };
-    inner(server.admin().cancel_job(request).await).map(|reply| reply.removed)
+    inner(server.admin().cancel_job(request).await).map(|reply| reply.outcome() == pb::CancelOutcome::Cancelled)
 }
 
 async fn run_now(server: &Server, id: &str, queue: &str) -> Result<(), Status> {
@@ -20,13 +20,13 @@ async fn run_now(server: &Server, id: &str, queue: &str) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn a_waiting_job_is_removed_and_counted() {
+async fn a_waiting_job_is_cancelled_and_counted() {
     let scene = Scene::set().await;
     let server = &scene.server;
     assert!(cancel(server, "waiting", "").await.unwrap());
     assert!(cancel(server, "later", "q").await.unwrap());
-    let gone = server.get_job("waiting").await.unwrap_err();
-    assert_eq!(gone.code(), Code::NotFound);
+    // The queue keeps completed jobs, and so cancelled ones.
+    assert_eq!(server.get_job("waiting").await.unwrap().state(), pb::JobState::Cancelled);
     let stats = server.stats("q").await.unwrap();
     assert_balanced(&stats);
     assert_eq!((stats.cancelled, stats.held), (2, 2));
@@ -41,15 +41,10 @@ async fn the_worker_of_a_running_job_learns_of_it_by_extend() {
     assert!(server.get_job("running").await.unwrap().cancel_requested);
     assert!(server.extend(extend(&scene.lease)).await.unwrap().cancel_requested);
     let nacked = server.nack(nack(&scene.lease, "Stopped")).await.unwrap();
-    assert_eq!(nacked.outcome(), pb::NackOutcome::DeadLettered);
-    assert_eq!(nacked.dead_reason(), pb::DeadReason::Cancelled);
+    assert_eq!(nacked.outcome(), pb::NackOutcome::Cancelled);
     let info = server.get_job("running").await.unwrap();
-    assert_eq!((info.state(), info.dead_reason()), (pb::JobState::Dead, pb::DeadReason::Cancelled));
-    assert_eq!(info.attempts[0].status(), pb::AttemptStatus::Cancelled);
-    let requeue =
-        pb::RequeueRequest { queue: "q".into(), selector: by_ids(vec!["running".into()]), ..Default::default() };
-    assert_eq!(server.requeue(requeue).await.unwrap().requeued, 1);
-    assert!(!server.get_job("running").await.unwrap().cancel_requested);
+    assert_eq!((info.state(), info.attempts[0].status()), (pb::JobState::Cancelled, pb::AttemptStatus::Cancelled));
+    assert_eq!(server.stats("q").await.unwrap().dead_lettered, 1, "the one that was dead before");
 }
 
 #[tokio::test]
@@ -125,10 +120,10 @@ async fn what_cannot_be_done_to_a_job_is_refused_and_leaves_no_mark() {
 }
 
 #[tokio::test]
-async fn a_cancelled_job_whose_worker_died_is_a_dead_letter() {
+async fn a_cancelled_job_whose_worker_died_is_no_dead_letter() {
     let scene = Scene::set().await;
     assert!(!cancel(&scene.server, "running", "").await.unwrap());
     scene.server.pass(Duration::from_secs(30)).await;
-    let info = scene.server.get_job("running").await.unwrap();
-    assert_eq!(info.dead_reason(), pb::DeadReason::Cancelled);
+    assert_eq!(scene.server.get_job("running").await.unwrap().state(), pb::JobState::Cancelled);
+    assert_eq!(scene.server.stats("q").await.unwrap().dead_lettered, 1, "the one that was dead before");
 }

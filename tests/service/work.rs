@@ -241,7 +241,7 @@ async fn a_job_that_kills_its_workers_reaches_the_dead_letters() {
             true,
         )
         .await;
-        server.ack(&lease).await.unwrap_err();
+        server.extend(extend(&lease)).await.unwrap_err();
         let info = server.get_job("poison").await.unwrap();
         if info.state() == pb::JobState::Dead {
             assert_eq!((info.dead_reason(), failures), (pb::DeadReason::Exhausted, 3));

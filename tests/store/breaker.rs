@@ -90,7 +90,7 @@ store_test! {
     async fn permanent_failures_releases_and_expired_leases_do_not_open_it(h) {
         let leases = h.out(15).await;
         for (number, lease) in leases[..10].iter().enumerate() {
-            let outcome = if number % 2 == 0 { permanent() } else { Outcome::Released { retry_after: None } };
+            let outcome = if number % 2 == 0 { permanent() } else { Outcome::Released { retry_after: None, keep_position: false } };
             h.nack(lease.clone(), outcome).await.unwrap();
         }
         h.advance(seconds(31));
@@ -347,7 +347,7 @@ store_test! {
             h.recorded.take_available();
             match how {
                 "permanent" => drop(h.nack(lease, permanent()).await.unwrap()),
-                "release" => drop(h.nack(lease, Outcome::Released { retry_after: None }).await.unwrap()),
+                "release" => drop(h.nack(lease, Outcome::Released { retry_after: None, keep_position: false }).await.unwrap()),
                 "unclaim" => h.unclaim(lease).await,
                 _ => {
                     h.cancel_in(probe.spec.id, None).await.unwrap();

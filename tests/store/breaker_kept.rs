@@ -171,8 +171,8 @@ store_test! {
         let probe = h.claim("q").await.delivery.lease;
         h.nack(probe, permanent()).await.unwrap();
         let death = h.dead("q").await.remove(0).death.unwrap();
-        let context: std::collections::HashMap<_, _> = death.context.into_iter().collect();
-        assert_eq!((context["queue_breaker"].as_str(), context["dlq_breaker"].as_str()), ("HALF_OPEN", "CLOSED"));
+        let context = (death.context.queue_breaker, death.context.dlq_breaker);
+        assert_eq!(context, (BreakerState::HalfOpen, BreakerState::Closed));
     }
 }
 

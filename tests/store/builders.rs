@@ -1,7 +1,7 @@
 //! Jobs, claims and outcomes in few words.
 
 use redrive::domain::{
-    Body, DeadFilter, DeadPart, Failure, Glob, Jitter, JobId, NewJob, Outcome, PolicyOverride, QueueName,
+    Body, DeadFilter, DeadPart, Failure, Glob, Jitter, JobId, NewJob, OnConflict, Outcome, PolicyOverride, QueueName,
     QueueSettings, State, Timestamp, When,
 };
 use redrive::queue::Refusal;
@@ -33,6 +33,8 @@ pub(crate) fn job(name: &str) -> NewJob {
         start: None,
         expiry: None,
         policy: None,
+        on_conflict: OnConflict::default(),
+        key_ttl: None,
     }
 }
 
@@ -124,12 +126,13 @@ pub(crate) fn permanent() -> Outcome {
 }
 
 pub(crate) fn released() -> Outcome {
-    Outcome::Released { retry_after: None }
+    Outcome::Released { retry_after: None, keep_position: false }
 }
 
-/// Delays exactly as the strategy says.
+/// Delays exactly as the strategy says, by the same policy for every error.
 pub(crate) fn without_jitter(queue: &mut QueueSettings) {
     queue.policy.jitter = Jitter::None;
+    queue.patient = None;
 }
 
 /// Every lease may end.

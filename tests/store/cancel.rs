@@ -1,11 +1,11 @@
-//! Cancel: a waiting job goes for good, a running one dies unless it is acked.
+//! Cancel: a waiting job goes for good, a running one too unless it is acked.
 
 use crate::builders::*;
-use redrive::domain::{AttemptStatus, DeadReason, JobId, Next, State};
+use redrive::domain::{AttemptStatus, JobId, Next, State};
 use redrive::queue::Refusal;
 use redrive::queue::{Cancelled, Claim, Totals};
 
-const GONE: Result<Cancelled, Refusal> = Ok(Cancelled::Removed);
+const GONE: Result<Cancelled, Refusal> = Ok(Cancelled::Cancelled);
 const ASKED: Result<Cancelled, Refusal> = Ok(Cancelled::Requested);
 
 store_test! {
@@ -77,41 +77,79 @@ store_test! {
     }
 }
 
+/// What ends the delivery of a cancelled job; none: its lease expires.
+fn ends() -> [(&'static str, Option<redrive::domain::Outcome>); 4] {
+    [("failed", Some(failed("E"))), ("released", Some(released())), ("hopeless", Some(permanent())), ("lost", None)]
+}
+
 store_test! {
-    async fn a_cancelled_job_dies_of_whatever_ends_it(h) {
+    async fn a_cancelled_job_ends_with_its_delivery_and_is_no_dead_letter(h) {
         h.set(without_jitter);
-        for (id, outcome) in [
-            ("failed", Some(failed("E"))),
-            ("released", Some(released())),
-            ("hopeless", Some(permanent())),
-            ("lost", None),
-        ] {
-            h.enqueue(job("q").id(id)).await;
+        for (id, outcome) in ends() {
+            h.enqueue(job("q").id(id).key("k").expires(HOUR)).await;
             let lease = h.claim("q").await.delivery.lease;
             assert_eq!(h.cancel(id).await, ASKED);
             h.reopen().await;
             match outcome {
                 Some(outcome) => {
-                    let attempt = h.nack(lease, outcome).await.unwrap();
-                    assert_eq!(attempt.next, Next::DeadLetter(DeadReason::Cancelled), "{id}");
+                    let attempt = h.nack(lease.clone(), outcome).await.unwrap();
+                    assert_eq!((attempt.next, attempt.status), (Next::Cancelled, AttemptStatus::Cancelled), "{id}");
                 }
                 None => {
                     h.advance(seconds(30));
                     assert_eq!(h.sweep().await.expired.len(), 1);
                 }
             }
-            let view = h.view(&JobId::parse(id)).await;
-            assert_eq!(view.death.unwrap().reason, DeadReason::Cancelled, "{id}");
-            assert_eq!(view.attempts[0].status, AttemptStatus::Cancelled, "{id}");
-            assert_eq!(h.cancel(id).await, Err(wrong_state(id, State::Dead)));
+            assert!(h.views(&JobId::parse(id)).await.is_empty(), "{id}");
+            assert_eq!(h.cancel(id).await, Err(no_job(id)));
+            assert!(h.ack(lease).await.unwrap().already_gone);
+            // Id and key are free again.
+            h.enqueue(job("q").id(id).key("k").body("another")).await;
+            assert_eq!(h.cancel(id).await, GONE);
         }
         let totals = h.queue("q").await.unwrap().totals;
-        assert_eq!((totals.dead_lettered, totals.cancelled), (4, 0));
-        // A requeue means it.
-        h.requeue(requeue_of("q", oldest(1))).await.unwrap();
-        let again = h.claim("q").await;
-        assert!(!again.progress.cancel_requested);
-        assert!(!h.extend(again.delivery.lease, None, "").await.unwrap().cancel_requested);
+        assert_eq!((totals.dead_lettered, totals.cancelled), (0, 8));
+        assert_eq!(h.depths("q").await, Default::default());
+    }
+}
+
+store_test! {
+    async fn a_cancelled_job_is_kept_where_completed_ones_are(h) {
+        h.set(|queue| {
+            without_jitter(queue);
+            queue.completed_retention = Some(HOUR);
+        });
+        for (id, outcome) in ends() {
+            h.enqueue(job("q").id(id).key("k")).await;
+            let lease = h.claim("q").await.delivery.lease;
+            assert_eq!(h.cancel(id).await, ASKED);
+            match outcome {
+                Some(outcome) => {
+                    let attempt = h.nack(lease.clone(), outcome.clone()).await.unwrap();
+                    assert_eq!(h.nack(lease.clone(), outcome).await.unwrap(), attempt, "said again");
+                }
+                None => {
+                    h.advance(seconds(30));
+                    h.sweep().await;
+                }
+            }
+            let view = h.view(&JobId::parse(id)).await;
+            assert_eq!((view.state, view.attempts[0].status), (State::Cancelled, AttemptStatus::Cancelled), "{id}");
+            assert!(view.death.is_none() && view.completed_at.is_some(), "{id}");
+            assert_eq!(h.cancel(id).await, Err(wrong_state(id, State::Cancelled)));
+            assert_eq!(h.run_now(id).await, Err(wrong_state(id, State::Cancelled)));
+        }
+        h.enqueue(job("q").id("waits").key("k")).await;
+        assert_eq!(h.cancel("waits").await, GONE);
+        assert_eq!(h.view(&JobId::parse("waits")).await.state, State::Cancelled);
+        let depths = h.depths("q").await;
+        assert_eq!((depths.cancelled, depths.completed, depths.dead), (5, 0, 0));
+        h.reopen().await;
+        h.verify().await;
+        h.advance(2 * HOUR);
+        assert_eq!(h.sweep().await.completed_removed, 5);
+        assert_eq!(h.depths("q").await, Default::default());
+        assert_eq!(h.queue("q").await.unwrap().totals.cancelled, 5);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::domain::{AttemptStatus, JobId, Lease, NewJob, State};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::Refusal;
 use redrive::queue::{Acked, Cancelled, Delivered, JobQuery, Which};
 use std::sync::Arc;
@@ -253,7 +254,7 @@ store_test! {
         complete(&h).await;
         for id in ["a".to_owned(), made.to_string()] {
             let again = h.try_enqueue(job("q").id(&id)).await.unwrap();
-            assert_eq!((again.deduplicated, again.state), (true, State::Completed));
+            assert_eq!((again.outcome, again.state), (EnqueueOutcome::Existing, State::Completed));
             let other = h.try_enqueue(job("q").id(&id).body("other")).await;
             assert_eq!(other.unwrap_err(), Refusal::IdTaken);
         }
@@ -270,7 +271,7 @@ store_test! {
         for kept in [1, 0] {
             assert_eq!(h.depths("q").await.completed, kept);
             let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-            assert_eq!((again.deduplicated, again.state), (true, State::Completed));
+            assert_eq!((again.outcome, again.state), (EnqueueOutcome::Existing, State::Completed));
             h.advance(HOUR);
             h.sweep().await;
         }
@@ -284,7 +285,7 @@ store_test! {
         h.advance(22 * HOUR);
         h.sweep().await;
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-        assert_eq!((again.deduplicated, again.state), (true, State::Ready));
+        assert_eq!((again.outcome, again.state), (EnqueueOutcome::Existing, State::Ready));
     }
 }
 

@@ -38,7 +38,7 @@ store_test! {
         assert_eq!((view.attempts.len(), view.progress.tries), (1, 1));
         let death = view.death.unwrap();
         assert_eq!(death.died_at, h.now());
-        assert!(death.context.contains(&("ready".into(), "1".into())), "{:?}", death.context);
+        assert_eq!(death.context.ready, 1);
     }
 }
 

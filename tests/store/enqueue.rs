@@ -2,6 +2,7 @@
 
 use crate::builders::*;
 use redrive::domain::{Body, JobId, State, Timestamp, When};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::Refusal;
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ store_test! {
     async fn the_same_id_and_body_again_is_the_same_job(h) {
         let id = h.enqueue(job("q").id("mine")).await;
         let again = h.try_enqueue(job("q").id("mine")).await.unwrap();
-        assert!(again.deduplicated);
+        assert_eq!(again.outcome, EnqueueOutcome::Existing);
         assert_eq!((again.id, again.state), (id, State::Ready));
         assert_eq!(h.depths("q").await.ready, 1);
     }
@@ -92,7 +93,7 @@ store_test! {
     async fn an_id_that_the_store_made_is_known_again(h) {
         let id = h.enqueue(job("q")).await.to_string();
         let again = h.try_enqueue(job("q").id(&id)).await.unwrap();
-        assert!(again.deduplicated);
+        assert_eq!(again.outcome, EnqueueOutcome::Existing);
         let other = h.try_enqueue(job("q").id(&id).body("other")).await;
         assert_eq!(other, Err(Refusal::IdTaken));
     }
@@ -149,7 +150,7 @@ store_test! {
         let results = h.enqueue_all(batch).await;
         assert!(results[0].is_ok());
         assert_eq!(results[1], Err(Refusal::IdTaken));
-        assert!(results[2].as_ref().unwrap().deduplicated);
+        assert_eq!(results[2].as_ref().unwrap().outcome, EnqueueOutcome::Existing);
         assert!(results[3].is_ok());
         assert_eq!(h.depths("q").await.ready, 2);
     }
@@ -162,7 +163,7 @@ store_test! {
         h.enqueue(job("q").id("mine").delay(HOUR)).await;
         let full = Err(Refusal::QueueFull { limit: 2 });
         assert_eq!(h.try_enqueue(job("q")).await, full);
-        assert!(h.try_enqueue(job("q").id("mine").delay(HOUR)).await.unwrap().deduplicated);
+        assert_eq!(h.try_enqueue(job("q").id("mine").delay(HOUR)).await.unwrap().outcome, EnqueueOutcome::Existing);
         h.enqueue(job("r")).await;
         let lease = h.claim("q").await.delivery.lease;
         assert_eq!(h.try_enqueue(job("q")).await, full);

@@ -51,7 +51,7 @@ store_test! {
         for _ in 0..20 {
             h.enqueue(job("q")).await;
             let lease = h.claim("q").await.delivery.lease;
-            let delay = h.nack(lease, failed("Timeout")).await.unwrap().delay.unwrap();
+            let delay = h.nack(lease, failed("E")).await.unwrap().delay.unwrap();
             assert!((SECOND..=SECOND * 5 / 4).contains(&delay), "{delay:?}");
             h.advance(HOUR);
             let lease = h.claim("q").await.delivery.lease;
@@ -78,7 +78,7 @@ store_test! {
         });
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let ended = h.nack(lease, failed("Timeout")).await.unwrap();
+        let ended = h.nack(lease, failed("E")).await.unwrap();
         assert_eq!(ended.next, Next::Later { at: h.now() });
         assert_eq!(h.depths("q").await.ready, 1);
         assert_eq!(h.claim("q").await.delivery.attempt, 2);
@@ -158,7 +158,7 @@ store_test! {
     async fn a_release_with_a_time_comes_back_then(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let outcome = redrive::domain::Outcome::Released { retry_after: Some(seconds(5)) };
+        let outcome = redrive::domain::Outcome::Released { retry_after: Some(seconds(5)), keep_position: false };
         let ended = h.nack(lease, outcome).await.unwrap();
         assert_eq!(ended.next, Next::Later { at: h.now().after(seconds(5)) });
         h.advance(seconds(5) - MILLISECOND);

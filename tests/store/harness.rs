@@ -8,6 +8,7 @@ use redrive::domain::{
     Attempt, BreakerName, JobId, Lease, NewJob, Outcome, QueueName, QueueSettings, Settings, Timestamp,
 };
 use redrive::env::ManualClock;
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::{
     Ack, Acked, BreakerOrder, BreakerView, BreakerViews, Cancelled, Claim, Claimed, DeadCountQuery, DeadCounts,
     DeadLetterPage, DeadLetterQuery, Delivered, Depths, Enqueued, Extend, Extended, Idle, JobPage, JobQuery, JobView,
@@ -221,7 +222,7 @@ impl<S: Engine> Harness<S> {
     /// Adds a job that nothing stands in the way of.
     pub(crate) async fn enqueue(&self, job: NewJob) -> JobId {
         let added = self.try_enqueue(job).await.expect("the job is added");
-        assert!(!added.deduplicated, "{added:?}");
+        assert_eq!(added.outcome, EnqueueOutcome::Added, "{added:?}");
         added.id
     }
 

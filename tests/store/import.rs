@@ -3,6 +3,7 @@
 use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::domain::{DeadReason, Failure, JobId, State};
 use redrive::migrate::{self, Report};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::hosts::sqlite::SqliteStore;
 use redrive::queue::{BreakerOrder, Import, Imported, JobQuery, JobView, QueueHolds};
 
@@ -121,7 +122,7 @@ store_test! {
         let report = moved(&first, &h).await;
         assert!(report.is_whole(), "{report:#?}");
         let jobs: u64 = report.queues.iter().map(|queue| queue.added.jobs()).sum();
-        assert_eq!(jobs, 15);
+        assert_eq!(jobs, 16);
         assert_same(&first, &h).await;
         h.verify().await;
         let mut back: Harness<SqliteStore> = Harness::new().await;
@@ -157,7 +158,7 @@ store_test! {
         assert_eq!((totals.moved_in, totals.enqueued), (4, 0));
         let all = h.stats(None).await.unwrap();
         // They were enqueued elsewhere.
-        assert_eq!((all.totals.moved_in, all.totals.enqueued), (15, 0));
+        assert_eq!((all.totals.moved_in, all.totals.enqueued), (16, 0));
     }
 }
 
@@ -208,8 +209,8 @@ store_test! {
         assert!(moved(&first, &h).await.is_whole());
         // The keys of live jobs and of those that are done are held.
         let again = h.try_enqueue(job("q").id("own").key("k-own").expires(HOUR)).await.unwrap();
-        assert!(again.deduplicated);
-        assert!(h.try_enqueue(job("done").key("k-1")).await.unwrap().deduplicated);
+        assert_eq!(again.outcome, EnqueueOutcome::Existing);
+        assert_eq!(h.try_enqueue(job("done").key("k-1")).await.unwrap().outcome, EnqueueOutcome::Existing);
         h.resume("q").await.unwrap();
         for left in (0..6).rev() {
             let lease = h.claim("q").await.delivery.lease;

@@ -1,13 +1,15 @@
 //! Idempotency keys: who holds one, and for how long.
 
 use crate::builders::*;
-use redrive::{domain::State, queue::Refusal};
+use redrive::domain::{Body, NewJob, OnConflict, State};
+use redrive::queue::EnqueueOutcome;
+use redrive::queue::Refusal;
 
 store_test! {
     async fn the_same_key_and_body_again_adds_nothing(h) {
         let id = h.enqueue(job("q").key("k")).await;
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-        assert!(again.deduplicated);
+        assert_eq!(again.outcome, EnqueueOutcome::Existing);
         assert_eq!((again.id, again.state), (id, State::Ready));
         assert_eq!(h.queue("q").await.unwrap().totals.enqueued, 1);
     }
@@ -36,7 +38,7 @@ store_test! {
         assert_eq!(crossed, Err(Refusal::IdAndKeyDiffer));
         let new_id = h.try_enqueue(job("q").id("three").key("k")).await;
         assert_eq!(new_id, Err(Refusal::IdAndKeyDiffer));
-        assert!(h.try_enqueue(job("q").id("one").key("k")).await.unwrap().deduplicated);
+        assert_eq!(h.try_enqueue(job("q").id("one").key("k")).await.unwrap().outcome, EnqueueOutcome::Existing);
         assert_eq!(h.depths("q").await.ready, 2);
     }
 }
@@ -49,7 +51,7 @@ store_test! {
         h.advance(HOUR - MILLISECOND);
         h.sweep().await;
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-        assert_eq!((again.deduplicated, again.state, again.id), (true, State::Completed, id));
+        assert_eq!((again.outcome, again.state, again.id), (EnqueueOutcome::Existing, State::Completed, id));
         let other = h.try_enqueue(job("q").key("k").body("other")).await;
         assert_eq!(other, Err(Refusal::KeyTaken));
         h.advance(MILLISECOND);
@@ -85,7 +87,7 @@ store_test! {
         let lease = h.try_claim(claim).await.jobs[0].delivery.lease.clone();
         h.advance(2 * HOUR);
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-        assert_eq!((again.deduplicated, again.state), (true, State::Leased));
+        assert_eq!((again.outcome, again.state), (EnqueueOutcome::Existing, State::Leased));
         h.ack(lease).await.unwrap();
         h.enqueue(job("q").key("k")).await;
     }
@@ -99,7 +101,7 @@ store_test! {
         h.ack(lease).await.unwrap();
         h.reopen().await;
         h.advance(HOUR / 2 - MILLISECOND);
-        assert!(h.try_enqueue(job("q").key("k")).await.unwrap().deduplicated);
+        assert_eq!(h.try_enqueue(job("q").key("k")).await.unwrap().outcome, EnqueueOutcome::Existing);
         h.advance(MILLISECOND);
         h.enqueue(job("q").key("k")).await;
     }
@@ -117,12 +119,12 @@ store_test! {
         h.set(|queue| queue.dead_jobs_hold_keys = true);
         let id = h.dead_letter(job("q").key("k")).await;
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-        assert_eq!((again.deduplicated, again.state, again.id), (true, State::Dead, id));
+        assert_eq!((again.outcome, again.state, again.id), (EnqueueOutcome::Existing, State::Dead, id));
         let other = h.try_enqueue(job("q").key("k").body("other")).await;
         assert_eq!(other, Err(Refusal::KeyTaken));
         h.advance(100 * HOUR);
         h.sweep().await;
-        assert!(h.try_enqueue(job("q").key("k")).await.unwrap().deduplicated);
+        assert_eq!(h.try_enqueue(job("q").key("k")).await.unwrap().outcome, EnqueueOutcome::Existing);
     }
 }
 
@@ -131,7 +133,7 @@ store_test! {
         let id = h.dead_letter(job("q").key("k")).await;
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();
         let again = h.try_enqueue(job("q").key("k")).await.unwrap();
-        assert_eq!((again.deduplicated, again.id), (true, id));
+        assert_eq!((again.outcome, again.id), (EnqueueOutcome::Existing, id));
     }
 }
 
@@ -147,5 +149,79 @@ store_test! {
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();
         assert_eq!(h.try_enqueue(job("q").key("k")).await.unwrap().state, State::Completed);
+    }
+}
+
+store_test! {
+    async fn the_first_wins_where_the_caller_says_so(h) {
+        let id = h.enqueue(job("q").key("k")).await;
+        let other = || NewJob { on_conflict: OnConflict::ReturnExisting, ..job("q").key("k").body("other") };
+        let again = h.try_enqueue(other()).await.unwrap();
+        assert_eq!((again.outcome, &again.id), (EnqueueOutcome::Existing, &id));
+        assert_eq!(h.view(&id).await.spec.body, Body::Text("body".into()));
+        let lease = h.claim("q").await.delivery.lease;
+        assert_eq!(h.try_enqueue(other()).await.unwrap().state, State::Leased);
+        h.ack(lease).await.unwrap();
+        assert_eq!(h.try_enqueue(other()).await.unwrap().state, State::Completed);
+    }
+}
+
+fn replacing(job: NewJob) -> NewJob {
+    NewJob { on_conflict: OnConflict::ReplaceWaiting, ..job }
+}
+
+store_test! {
+    async fn the_last_wins_while_the_job_waits_and_was_never_delivered(h) {
+        h.set(without_jitter);
+        let made = h.enqueue(job("q").key("k").delay(HOUR).expires(2 * HOUR)).await;
+        let own = h.enqueue(job("q").id("own").key("l")).await;
+        for (id, new) in [(&made, job("q").key("k")), (&own, job("q").id("own"))] {
+            let new = replacing(new.body("newer").priority(7));
+            let replaced = h.try_enqueue(new.clone()).await.unwrap();
+            assert_eq!((replaced.outcome, &replaced.id, replaced.state), (EnqueueOutcome::Replaced, id, State::Ready));
+            let view = h.view(id).await;
+            assert_eq!((view.spec.body, view.spec.priority), (Body::Text("newer".into()), 7));
+            assert_eq!(view.spec.expires_at, None);
+            // Said again it replaces itself.
+            assert_eq!(h.try_enqueue(new).await.unwrap().outcome, EnqueueOutcome::Replaced);
+        }
+        // Replaced whole: it has no key any more.
+        h.enqueue(job("q").key("l").body("another")).await;
+        let queue = h.queue("q").await.unwrap();
+        assert_eq!((queue.depths.ready, queue.totals.enqueued), (3, 3));
+        h.reopen().await;
+        h.verify().await;
+        // One that was delivered is not replaced, whatever it waits for.
+        let first = h.claim("q").await;
+        assert_eq!(first.spec.id, made);
+        let late = replacing(job("q").key("k").body("too late"));
+        assert_eq!(h.try_enqueue(late.clone()).await.unwrap().outcome, EnqueueOutcome::Existing);
+        h.nack(first.delivery.lease, failed("E")).await.unwrap();
+        let again = h.try_enqueue(late).await.unwrap();
+        assert_eq!((again.outcome, again.state), (EnqueueOutcome::Existing, State::Retrying));
+        h.cancel("own").await.unwrap();
+        assert!(h.views(&own).await.is_empty());
+        h.verify().await;
+    }
+}
+
+store_test! {
+    async fn a_job_may_say_how_long_its_key_is_held(h) {
+        let of = |ttl| NewJob { key_ttl: Some(ttl), ..job("q").key("k") };
+        for (ttl, held) in [(seconds(10), false), (2 * HOUR, true)] {
+            h.enqueue(of(ttl)).await;
+            let lease = h.claim("q").await.delivery.lease;
+            h.ack(lease).await.unwrap();
+            h.advance(HOUR + SECOND);
+            h.sweep().await;
+            let again = h.try_enqueue(job("q").key("k")).await.unwrap();
+            assert_eq!(again.outcome == EnqueueOutcome::Existing, held, "{ttl:?}");
+            if !held {
+                let lease = h.claim("q").await.delivery.lease;
+                h.ack(lease).await.unwrap();
+                h.advance(2 * HOUR);
+                h.sweep().await;
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use redrive::domain::{Attempt, Body, JobId, Lease, NewJob, State, When};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::Refusal;
 use redrive::queue::hosts::memory::MemoryStore;
 use redrive::queue::hosts::redis::RedisStore;
@@ -73,6 +74,7 @@ impl<S: Engine> Real<S> {
         job.priority = new.priority;
         job.start = Some(When::After(new.delay));
         job.expiry = new.expires.map(When::After);
+        job.on_conflict = new.on_conflict;
         job
     }
 
@@ -91,13 +93,13 @@ impl<S: Engine> Real<S> {
                 for (answer, expected) in answers.iter().zip(expected) {
                     match (answer, expected) {
                         (Ok(added), Ok(expected)) => {
-                            if !expected.deduplicated {
+                            if expected.outcome == EnqueueOutcome::Added {
                                 self.ids.push(added.id.clone());
                             }
                             assert_eq!(added.id, self.id(expected.id));
                             assert_eq!(
-                                (added.deduplicated, added.state, added.run_at),
-                                (expected.deduplicated, expected.state, expected.run_at)
+                                (added.outcome, added.state, added.run_at),
+                                (expected.outcome, expected.state, expected.run_at)
                             );
                         }
                         (answer, expected) => {
@@ -298,8 +300,8 @@ impl<S: Engine> Real<S> {
                 [count(State::Ready), count(State::Scheduled), count(State::Retrying)]
             );
             assert_eq!(
-                [d.leased, d.dead, d.completed],
-                [count(State::Leased), count(State::Dead), count(State::Completed)]
+                [d.leased, d.dead, d.completed, d.cancelled],
+                [State::Leased, State::Dead, State::Completed, State::Cancelled].map(count)
             );
             assert_eq!(d.overflow, model.overflow(*number));
             let ready = model.jobs.values().filter(|job| job.queue == *number && job.state() == State::Ready);
@@ -366,7 +368,7 @@ impl<S: Engine> Real<S> {
         assert_eq!(death, expected);
         assert_eq!(view.delivery.is_some(), job.state() == State::Leased);
         let completed_at = match job.place {
-            Place::Completed(at) => Some(at),
+            Place::Completed(at) | Place::Cancelled(at) => Some(at),
             _ => None,
         };
         assert_eq!(view.completed_at, completed_at);

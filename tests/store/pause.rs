@@ -161,10 +161,20 @@ store_test! {
 }
 
 store_test! {
-    async fn only_queues_that_exist_or_are_configured_can_be_paused(h) {
-        assert_eq!(h.pause("missing", None).await, Err(no_queue("missing")));
+    async fn a_pause_makes_the_queue_and_a_resume_does_not(h) {
         assert_eq!(h.resume("missing").await, Err(no_queue("missing")));
         assert!(h.queues().await.is_empty());
+        h.pause("early", None).await.unwrap();
+        assert_eq!(h.idle("early").await.reason, IdleReason::Paused);
+        h.enqueue(job("early")).await;
+        assert_eq!(h.idle("early").await.reason, IdleReason::Paused, "before its first job, and after it");
+        h.resume("early").await.unwrap();
+        h.claim("early").await;
+    }
+}
+
+store_test! {
+    async fn a_pause_makes_no_queue_beyond_the_limit(h) {
         let settings = Arc::default();
         Arc::make_mut(&mut h.settings).queues.insert(queue("configured"), settings);
         h.resume("configured").await.unwrap();
@@ -174,23 +184,28 @@ store_test! {
         h.close().await;
         h.place.max_queues = 1;
         h.open().await;
-        Arc::make_mut(&mut h.settings).queues.insert(queue("one-more"), Arc::default());
         let refused = Refusal::TooManyQueues { limit: 1 };
-        assert_eq!(h.pause("one-more", None).await, Err(refused));
+        assert_eq!(h.pause("one-more", None).await, Err(refused.clone()));
+        Arc::make_mut(&mut h.settings).queues.insert(queue("configured-too"), Arc::default());
+        assert_eq!(h.pause("configured-too", None).await, Err(refused));
     }
 }
 
 store_test! {
     async fn a_paused_queue_is_not_forgotten(h) {
+        h.pause("never-used", None).await.unwrap();
         h.pause_configured().await;
         h.pause("configured", None).await.unwrap();
         Arc::make_mut(&mut h.settings).queues.clear();
         h.advance(48 * HOUR);
         h.sweep().await;
         assert_eq!(h.idle("configured").await.reason, IdleReason::Paused);
+        assert_eq!(h.idle("never-used").await.reason, IdleReason::Paused);
         h.resume("configured").await.unwrap();
+        h.resume("never-used").await.unwrap();
         h.advance(48 * HOUR);
         h.sweep().await;
         assert_eq!(h.idle("configured").await.reason, IdleReason::NoSuchQueue);
+        assert_eq!(h.idle("never-used").await.reason, IdleReason::NoSuchQueue);
     }
 }

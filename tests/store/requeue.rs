@@ -2,6 +2,7 @@
 
 use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::domain::{DeadReason, JobId, State};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::Refusal;
 use redrive::queue::{Requeue, Requeued, SkipReason, Which};
 
@@ -206,9 +207,9 @@ store_test! {
         let (from, to) = (h.queue("q").await.unwrap(), h.queue("other").await.unwrap());
         assert_eq!((from.depths.held(), from.totals.moved_out), (0, 2));
         assert_eq!((to.depths.ready, to.totals.moved_in, to.totals.enqueued), (2, 2, 0));
-        assert!(h.try_enqueue(job("other").id("mine")).await.unwrap().deduplicated);
-        assert!(h.try_enqueue(job("other").id(&made.to_string())).await.unwrap().deduplicated);
-        assert!(h.try_enqueue(job("other").key("k")).await.unwrap().deduplicated);
+        assert_eq!(h.try_enqueue(job("other").id("mine")).await.unwrap().outcome, EnqueueOutcome::Existing);
+        assert_eq!(h.try_enqueue(job("other").id(&made.to_string())).await.unwrap().outcome, EnqueueOutcome::Existing);
+        assert_eq!(h.try_enqueue(job("other").key("k")).await.unwrap().outcome, EnqueueOutcome::Existing);
         h.enqueue(job("q").id("mine").key("k")).await;
         for delivered in h.claim_many("other", 2).await {
             assert_eq!(delivered.queue.as_str(), "other");

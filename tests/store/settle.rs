@@ -50,14 +50,113 @@ store_test! {
 }
 
 store_test! {
-    async fn a_lease_that_has_expired_opens_nothing(h) {
+    async fn a_lease_that_has_expired_neither_nacks_nor_extends(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         h.advance(seconds(30));
         assert_eq!(h.sweep().await.expired.len(), 1);
-        assert_eq!(h.ack(lease.clone()).await, Err(Refusal::LeaseLost));
         assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(Refusal::LeaseLost));
         assert_eq!(h.extend(lease, None, "").await, Err(Refusal::LeaseLost));
+        assert_eq!(h.depths("q").await.retrying, 1);
+    }
+}
+
+/// Its lease expires; it waits, is ready again, or is dead.
+const AFTER: [(&str, u32, bool); 3] = [("retrying", 3, false), ("ready", 3, true), ("dead", 0, false)];
+
+store_test! {
+    async fn an_ack_counts_after_its_lease_until_the_job_is_delivered_again(h) {
+        h.set(without_jitter);
+        for (id, retries, promoted) in AFTER {
+            h.enqueue(job("q").id(id).key(id).retries(retries).expires(HOUR)).await;
+            let lease = h.claim("q").await.delivery.lease;
+            h.advance(seconds(30));
+            assert_eq!(h.sweep().await.expired.len(), 1);
+            if promoted {
+                h.run_now(id).await.unwrap();
+            }
+            assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: false }), "{id}");
+            assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: true }), "{id}");
+            assert!(h.views(&redrive::domain::JobId::parse(id)).await.is_empty(), "{id}");
+        }
+        let queue = h.queue("q").await.unwrap();
+        assert_eq!((queue.depths.held(), queue.totals.completed, queue.totals.dead_lettered), (0, 3, 1));
+        assert_eq!((queue.totals.retried_finished, queue.totals.successful_retries), (2, 2));
+        h.reopen().await;
+        h.verify().await;
+        // Superseded by the next delivery, it settles nothing.
+        h.enqueue(job("q").id("again")).await;
+        let first = h.claim("q").await.delivery.lease;
+        h.advance(seconds(30));
+        h.sweep().await;
+        h.run_now("again").await.unwrap();
+        let second = h.claim("q").await.delivery.lease;
+        assert_eq!(h.ack(first).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.ack(second).await, Ok(Acked { already_gone: false }));
+    }
+}
+
+store_test! {
+    async fn the_history_of_a_kept_job_says_that_it_was_acked_after_its_lease(h) {
+        h.set(|queue| {
+            without_jitter(queue);
+            queue.completed_retention = Some(HOUR);
+        });
+        for (id, retries, promoted) in AFTER {
+            let name = h.enqueue(job("q").id(id).retries(retries)).await;
+            let lease = h.claim("q").await.delivery.lease;
+            h.advance(seconds(30));
+            h.sweep().await;
+            if promoted {
+                h.run_now(id).await.unwrap();
+            }
+            h.ack_with(lease.clone(), "a note", "a result".into()).await.unwrap();
+            let view = h.view(&name).await;
+            assert_eq!((view.state, view.death.is_none()), (State::Completed, true), "{id}");
+            assert_eq!((&view.result[..], view.attempts.len()), (&b"a result"[..], 1));
+            let attempt = &view.attempts[0];
+            assert_eq!((attempt.status, attempt.note.as_str()), (AttemptStatus::Succeeded, "a note"));
+            assert!(attempt.explanation.contains("acked after that"), "{}", attempt.explanation);
+            assert_eq!(attempt.failure.as_ref().unwrap().error_type, "LeaseExpired");
+            assert_eq!(h.ack(lease).await, Ok(Acked { already_gone: true }));
+        }
+        h.verify().await;
+    }
+}
+
+store_test! {
+    async fn after_a_requeue_or_a_cancel_a_late_ack_is_lost(h) {
+        h.set(|queue| {
+            without_jitter(queue);
+            queue.completed_retention = Some(HOUR);
+        });
+        let mut leases = Vec::new();
+        for (id, retries) in [("requeued", 0), ("cancelled", 3)] {
+            h.enqueue(job("q").id(id).retries(retries)).await;
+            leases.push(h.claim("q").await.delivery.lease);
+            h.advance(seconds(30));
+            h.sweep().await;
+        }
+        h.requeue(requeue_of("q", oldest(1))).await.unwrap();
+        h.cancel("cancelled").await.unwrap();
+        for lease in leases {
+            assert_eq!(h.ack(lease).await, Err(Refusal::LeaseLost));
+        }
+    }
+}
+
+store_test! {
+    async fn a_release_that_keeps_its_position_reorders_nothing(h) {
+        for id in ["a", "b"] {
+            h.enqueue(job("q").id(id)).await;
+            h.advance(MILLISECOND);
+        }
+        let lease = h.claim("q").await.delivery.lease;
+        let keep = redrive::domain::Outcome::Released { retry_after: None, keep_position: true };
+        let attempt = h.nack(lease, keep).await.unwrap();
+        assert_eq!((attempt.status, attempt.next), (AttemptStatus::Released, Next::OldPlace));
+        let again = h.claim("q").await;
+        assert_eq!((again.spec.id.to_string().as_str(), again.progress.releases), ("a", 1));
     }
 }
 

@@ -5,7 +5,9 @@ use crate::engines::Engine;
 use crate::model::{Id, Model};
 use proptest::{prelude::*, sample::select};
 use proptest_state_machine::ReferenceStateMachine;
-use redrive::domain::{ErrorRule, Failure, Glob, Jitter, Matcher, Outcome, QueueName, QueueSettings, Settings, Then};
+use redrive::domain::{
+    ErrorRule, Failure, Glob, Jitter, Matcher, OnConflict, Outcome, QueueName, QueueSettings, Settings, Then,
+};
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 pub(crate) const START: Duration = Duration::from_secs(1_000_000_000);
@@ -24,6 +26,7 @@ pub(crate) struct New {
     pub(crate) priority: i8,
     pub(crate) delay: Duration,
     pub(crate) expires: Option<Duration>,
+    pub(crate) on_conflict: OnConflict,
 }
 
 #[derive(Clone, Debug)]
@@ -123,6 +126,7 @@ pub(crate) fn settings() -> Settings {
     let mut defaults = QueueSettings::default();
     defaults.policy.jitter = Jitter::None;
     defaults.policy.max_retries = 2;
+    defaults.patient = None;
     defaults.rules = vec![rule("Busy", Then::Release), rule("Held", Then::Hold)];
     defaults.dead_letters.max_entries = 2;
     defaults.dead_letters.breaker.failure_threshold = 2;
@@ -166,8 +170,13 @@ fn new_job() -> impl Strategy<Value = New> {
         -1i8..=1,
         delay,
         prop::option::weighted(0.25, durations()),
+        prop_oneof![
+            3 => Just(OnConflict::RejectDifferent),
+            1 => Just(OnConflict::ReturnExisting),
+            2 => Just(OnConflict::ReplaceWaiting),
+        ],
     )
-        .prop_map(|(queue, id, key, other, priority, delay, expires)| New {
+        .prop_map(|(queue, id, key, other, priority, delay, expires, on_conflict)| New {
             queue,
             id,
             key,
@@ -175,6 +184,7 @@ fn new_job() -> impl Strategy<Value = New> {
             priority,
             delay,
             expires,
+            on_conflict,
         })
 }
 
@@ -194,7 +204,8 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         1 => Just(failed("Busy", false, Some(Duration::from_secs(3)))),
         1 => prop::option::of(durations())
             .prop_map(move |retry_after| failed("Held", false, retry_after)),
-        2 => prop::option::of(durations()).prop_map(|retry_after| Outcome::Released { retry_after }),
+        2 => (prop::option::of(durations()), any::<bool>())
+            .prop_map(|(retry_after, keep_position)| Outcome::Released { retry_after, keep_position }),
     ]
 }
 

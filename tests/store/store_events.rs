@@ -2,6 +2,7 @@
 
 use crate::builders::*;
 use redrive::queue::BreakerOrder;
+use redrive::queue::EnqueueOutcome;
 
 fn pairs(entries: &[(&str, usize)]) -> Vec<(String, usize)> {
     let entry = |(name, jobs): &(&str, usize)| ((*name).to_owned(), *jobs);
@@ -53,7 +54,7 @@ store_test! {
         h.enqueue(job("q")).await;
         h.enqueue(job("q").id("x")).await;
         assert_eq!(h.recorded.take_available(), pairs(&[("q", 1), ("q", 2)]));
-        assert!(h.try_enqueue(job("q").id("x")).await.unwrap().deduplicated);
+        assert_eq!(h.try_enqueue(job("q").id("x")).await.unwrap().outcome, EnqueueOutcome::Existing);
         let lease = h.claim("q").await.delivery.lease;
         assert_eq!(h.recorded.take_available(), pairs(&[("q", 1)]), "what the claim left");
         h.ack(lease).await.unwrap();

@@ -1,6 +1,7 @@
 //! Calls that come together: the store may put them into one transaction, and callers must not notice.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
+use redrive::queue::EnqueueOutcome;
 use std::collections::HashSet;
 use std::task::{Context, Poll, Waker};
 
@@ -59,7 +60,7 @@ store_test! {
         let added = behind_a_gate(&h, async || all(enqueues()).await).await;
         let first = added[0].as_ref().unwrap();
         assert!(added.iter().all(|added| added.as_ref().unwrap().id == first.id));
-        assert_eq!(added.iter().filter(|added| !added.as_ref().unwrap().deduplicated).count(), 1);
+        assert_eq!(added.iter().filter(|added| added.as_ref().unwrap().outcome == EnqueueOutcome::Added).count(), 1);
         assert_eq!(h.depths("q").await.ready, 1);
     }
 }

@@ -1,7 +1,7 @@
 //! What operators ask, do and see: jobs, queues, policies.
 
 use super::check::{Check, Invalid};
-use super::failure::brief_failure_out;
+use super::failure::{brief_failure_out, category};
 use super::job::{View, attempt_out, running_out, viewed};
 use super::page_token::{self, Kind};
 use super::policy::{override_out, policy, policy_out};
@@ -11,7 +11,7 @@ use super::{Context, count};
 use crate::domain::{JobId, Limits, QueueName, State};
 use crate::grpc::pb;
 use crate::queue::waiting_because;
-use crate::queue::{JobView, NewPause, QueueView};
+use crate::queue::{Cancelled, JobView, NewPause, QueueView};
 use crate::service::{ExplainRequest, Explained};
 
 const QUEUES: (Kind, &str) = (Kind::Queues, "");
@@ -142,12 +142,20 @@ pub(crate) fn explain_request(
 ) -> Result<ExplainRequest, Invalid> {
     let mut check = Check::new(context.limits);
     check.name("error_type", &request.error_type);
+    check.name("code", &request.code);
+    let category = category(request.category());
     let explain = ExplainRequest {
         policy: policy(&mut check, "policy", request.policy),
         queue: check.queue_if_given("queue", &request.queue),
+        category,
+        code: request.code,
         error_type: request.error_type,
     };
     check.done(Some(explain))
+}
+
+pub(crate) fn cancelled(cancelled: Cancelled) -> pb::CancelJobResponse {
+    pb::CancelJobResponse { outcome: cancelled.out() }
 }
 
 pub(crate) fn explained(explained: Explained) -> pb::ExplainPolicyResponse {
@@ -159,6 +167,7 @@ pub(crate) fn explained(explained: Explained) -> pb::ExplainPolicyResponse {
     });
     pb::ExplainPolicyResponse {
         rows: rows.collect(),
+        rule: explained.rule,
         resolved: Some(policy_out(&explained.policy)),
         total_min: Some(duration_out(explained.total_min)),
         total_max: Some(duration_out(explained.total_max)),

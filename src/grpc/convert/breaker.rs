@@ -110,7 +110,6 @@ fn settings_out(settings: &BreakerSettings) -> pb::BreakerSettings {
         recovery_timeout: Some(duration_out(settings.recovery_timeout)),
         half_open_max_calls: settings.half_open_max_calls,
         success_threshold: settings.success_threshold,
-        quiet_period: Some(duration_out(settings.quiet_period)),
         disabled: settings.disabled,
     }
 }

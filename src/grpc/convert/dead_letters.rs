@@ -10,7 +10,7 @@ use super::time::{duration_out, timestamp_out};
 use super::{Context, count};
 use crate::domain::{Limits, Settings};
 use crate::grpc::pb;
-use crate::queue::{DeadLetterPage, DeadLetterQuery, JobView, Search};
+use crate::queue::{DeadLetterPage, DeadLetterQuery, DeathContext, JobView, Search};
 
 pub(crate) fn list_dead_letters(
     context: &Context<'_>, request: pb::ListDeadLettersRequest,
@@ -73,10 +73,23 @@ fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter 
     if let Some(death) = job.death {
         letter.reason = death.reason.out();
         letter.died_at = Some(timestamp_out(death.died_at));
-        letter.context = death.context.into_iter().collect();
+        letter.context = Some(context_out(death.context));
         letter.overflow = death.overflow;
     }
     let now = (job.state, None);
     letter.job = Some(viewed(settings, &job.queue, job.spec, job.progress, now, view));
     letter
+}
+
+fn context_out(context: DeathContext) -> pb::DeathContext {
+    pb::DeathContext {
+        ready: context.ready,
+        scheduled: context.scheduled,
+        retrying: context.retrying,
+        leased: context.leased,
+        dead: context.dead,
+        overflow: context.overflow,
+        queue_breaker: context.queue_breaker.out(),
+        dlq_breaker: context.dlq_breaker.out(),
+    }
 }

@@ -5,12 +5,13 @@ use super::check::{Check, Invalid, Place};
 use super::same_name::SameName;
 use super::time::timestamp_out;
 use super::{Context, json, policy};
-use crate::domain::{Body, JobId, NewJob, When};
+use crate::domain::{Body, JobId, NewJob, OnConflict, When};
 use crate::grpc::pb;
 use crate::grpc::pb::enqueue_request::{Body as Wire, Deadline, Start};
 use crate::queue::Enqueued;
 use crate::queue::Refusal;
 use std::collections::HashMap;
+use std::time::Duration;
 use tonic::metadata::MetadataMap;
 
 /// Taken from the call's metadata by jobs that bring none themselves.
@@ -35,6 +36,8 @@ pub(crate) fn enqueue(
     check.clean_name("job_id", &request.job_id);
     check.without_meaning("breaker_key", !request.breaker_key.is_empty());
     check.without_meaning("group_key", !request.group_key.is_empty());
+    let on_conflict = on_conflict(&mut check, &request);
+    let key_ttl = key_ttl(&mut check, &request);
     let priority = priority(&mut check, request.priority);
     let start = request.start.and_then(|start| match start {
         Start::Delay(after) => check.delay("delay", Some(after)).map(When::After),
@@ -65,8 +68,38 @@ pub(crate) fn enqueue(
         start,
         expiry,
         policy: policy.map(Box::new),
+        on_conflict,
+        key_ttl,
     });
     check.done(job)
+}
+
+fn on_conflict(check: &mut Check<'_>, request: &pb::EnqueueRequest) -> OnConflict {
+    let given = pb::OnConflict::try_from(request.on_conflict);
+    let named = !request.idempotency_key.is_empty() || !request.job_id.is_empty();
+    if !named && given != Ok(pb::OnConflict::Unspecified) {
+        check.refuse("on_conflict", "has a meaning only with an idempotency_key or a job_id");
+    }
+    match given {
+        Ok(pb::OnConflict::Unspecified | pb::OnConflict::RejectDifferent) => OnConflict::RejectDifferent,
+        Ok(pb::OnConflict::ReturnExisting) => OnConflict::ReturnExisting,
+        Ok(pb::OnConflict::ReplaceWaiting) => OnConflict::ReplaceWaiting,
+        Err(_) => {
+            check.unknown_value("on_conflict", request.on_conflict);
+            OnConflict::default()
+        }
+    }
+}
+
+fn key_ttl(check: &mut Check<'_>, request: &pb::EnqueueRequest) -> Option<Duration> {
+    let ttl = check.delay("key_ttl", Some(request.key_ttl?))?;
+    if request.idempotency_key.is_empty() {
+        check.refuse("key_ttl", "has a meaning only with an idempotency_key");
+    }
+    if ttl < Duration::from_secs(1) {
+        check.refuse("key_ttl", "must be at least 1s");
+    }
+    Some(ttl)
 }
 
 fn priority(check: &mut Check<'_>, given: i32) -> i8 {
@@ -134,7 +167,7 @@ fn body(check: &mut Check<'_>, given: Option<Wire>, content_type: String) -> (Bo
 pub(crate) fn enqueued(enqueued: Enqueued) -> pb::EnqueueResponse {
     pb::EnqueueResponse {
         job_id: enqueued.id.to_string(),
-        deduplicated: enqueued.deduplicated,
+        outcome: enqueued.outcome.out(),
         state: enqueued.state.out(),
         run_at: enqueued.run_at.map(timestamp_out),
     }

@@ -1,49 +1,84 @@
 //! Failures as workers report them and as histories show them.
 
-use super::{check::Check, json};
-use crate::{domain::Failure, grpc::pb};
+use super::json;
+use crate::domain::{Failure, FailureCategory, Limits, UNKNOWN_TYPE, cut_bytes};
+use crate::grpc::pb;
 
-/// Reads `error`. Texts are cut and flagged where it is decided what follows from the failure.
-pub(super) fn failure(check: &mut Check<'_>, given: pb::Failure) -> Failure {
-    check.name("error.type", &given.r#type);
-    if given.http_status != 0 && !(100..=599).contains(&given.http_status) {
-        let message = format!("must be 100 to 599, or 0 for none, not {}", given.http_status);
-        check.refuse("error.http_status", message);
+/// Reads `error`. Nothing in it refuses a Nack: a worker that reports a failure in the wrong form still reports it. Texts
+/// without a limit in bytes are cut and flagged where it is decided what follows from the failure.
+pub(super) fn failure(limits: &Limits, given: pb::Failure) -> Failure {
+    let category = category(given.category());
+    let (mut error_type, mut code) = (given.r#type, given.code);
+    if error_type.is_empty() {
+        UNKNOWN_TYPE.clone_into(&mut error_type);
     }
+    let truncated = cut_bytes(&mut error_type, limits.name_bytes) | cut_bytes(&mut code, limits.name_bytes);
+    let had_details = given.details.is_some();
+    let details = given.details.and_then(|details| json::canonical_object(details).ok());
+    let details = details.filter(|text| text.len() <= limits.details_bytes);
     Failure {
-        error_type: given.r#type,
+        category,
+        category_derived: false,
+        error_type,
+        code,
         message: given.message,
         stack_trace: given.stack_trace,
-        http_status: given.http_status,
+        http_status: if (100..=599).contains(&given.http_status) { given.http_status } else { 0 },
         response_body: given.response_body,
-        details: details(check, given.details),
-        truncated: false,
+        truncated,
+        details_dropped: had_details && details.is_none(),
+        details: details.unwrap_or_default(),
     }
 }
 
-fn details(check: &mut Check<'_>, given: Option<prost_types::Struct>) -> String {
-    match given.map(json::canonical_object) {
-        None => String::new(),
-        Some(Ok(text)) => {
-            check.at_most("error.details", text.len(), check.limits.details_bytes);
-            text
-        }
-        Some(Err(json::NotJson { path, message })) => {
-            check.refuse(format_args!("error.details{path}"), format!("{message}; send it as a string"));
-            String::new()
-        }
+/// A category that this server does not know is none: it derives one.
+pub(super) fn category(given: pb::FailureCategory) -> Option<FailureCategory> {
+    Some(match given {
+        pb::FailureCategory::Unspecified => return None,
+        pb::FailureCategory::Unreachable => FailureCategory::Unreachable,
+        pb::FailureCategory::Timeout => FailureCategory::Timeout,
+        pb::FailureCategory::Unavailable => FailureCategory::Unavailable,
+        pb::FailureCategory::RateLimited => FailureCategory::RateLimited,
+        pb::FailureCategory::Invalid => FailureCategory::Invalid,
+        pb::FailureCategory::NotFound => FailureCategory::NotFound,
+        pb::FailureCategory::Unauthorized => FailureCategory::Unauthorized,
+        pb::FailureCategory::Forbidden => FailureCategory::Forbidden,
+        pb::FailureCategory::Conflict => FailureCategory::Conflict,
+        pb::FailureCategory::Internal => FailureCategory::Internal,
+    })
+}
+
+fn category_out(category: Option<FailureCategory>) -> pb::FailureCategory {
+    let Some(category) = category else {
+        return pb::FailureCategory::Unspecified;
+    };
+    match category {
+        FailureCategory::Unreachable => pb::FailureCategory::Unreachable,
+        FailureCategory::Timeout => pb::FailureCategory::Timeout,
+        FailureCategory::Unavailable => pb::FailureCategory::Unavailable,
+        FailureCategory::RateLimited => pb::FailureCategory::RateLimited,
+        FailureCategory::Invalid => pb::FailureCategory::Invalid,
+        FailureCategory::NotFound => pb::FailureCategory::NotFound,
+        FailureCategory::Unauthorized => pb::FailureCategory::Unauthorized,
+        FailureCategory::Forbidden => pb::FailureCategory::Forbidden,
+        FailureCategory::Conflict => pb::FailureCategory::Conflict,
+        FailureCategory::Internal => pb::FailureCategory::Internal,
     }
 }
 
 pub(super) fn failure_out(failure: Failure) -> pb::Failure {
     pb::Failure {
         details: json::object_out(&failure.details),
+        category: category_out(failure.category).into(),
+        category_derived: failure.category_derived,
+        code: failure.code,
         r#type: failure.error_type,
         message: failure.message,
         stack_trace: failure.stack_trace,
         http_status: failure.http_status,
         response_body: failure.response_body,
         truncated: failure.truncated,
+        details_dropped: failure.details_dropped,
     }
 }
 

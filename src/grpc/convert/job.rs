@@ -27,7 +27,7 @@ pub(super) fn viewed(
     let attempt = match (delivery, state) {
         (Some(delivery), _) => delivery.attempt,
         (None, State::Scheduled | State::Retrying | State::Ready | State::Leased) => progress.tries + 1,
-        (None, State::Completed | State::Dead) => progress.tries,
+        (None, State::Completed | State::Cancelled | State::Dead) => progress.tries,
     };
     if view == View::Basic {
         spec.body = Body::None;

@@ -25,7 +25,7 @@ mod stats;
 mod time;
 mod work;
 
-pub(super) use admin::{GetJob, explain_request, explained, get_job, job_info, which_job};
+pub(super) use admin::{GetJob, cancelled, explain_request, explained, get_job, job_info, which_job};
 pub(super) use admin::{list_queues, pause_queue, queues_page, resume_queue};
 pub(super) use batch::{enqueue_batch, settlements};
 pub(super) use breaker::{WhichBreakers, breaker_out, breaker_status, breakers_page, reset_breaker, set_breaker};

@@ -3,7 +3,7 @@
 use super::job::View;
 use crate::domain::{AttemptStatus, BreakerState, DeadReason, Jitter, State, Strategy};
 use crate::grpc::pb;
-use crate::queue::IdleReason;
+use crate::queue::{Cancelled, EnqueueOutcome, IdleReason};
 
 pub(super) trait SameName: Copy + 'static {
     const ALL: &'static [Self];
@@ -29,10 +29,12 @@ macro_rules! same_names {
 same_names! {
     AttemptStatus => AttemptStatus: Running Succeeded Failed LeaseExpired Released Interrupted Cancelled;
     BreakerState => BreakerState: Closed Open HalfOpen;
-    DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Cancelled Corrupt;
+    DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Corrupt;
+    EnqueueOutcome => EnqueueOutcome: Added Existing Replaced;
     IdleReason => IdleReason: Draining NoSuchQueue Paused BreakerOpen Limited NotDue Empty;
     Jitter => JitterKind: None Proportional Symmetric Full Equal Decorrelated Additive;
-    State => JobState: Scheduled Retrying Ready Leased Completed Dead;
+    State => JobState: Scheduled Retrying Ready Leased Completed Cancelled Dead;
+    Cancelled => CancelOutcome: Cancelled Requested;
     Strategy => BackoffStrategy: Exponential Linear Fixed Fibonacci List;
     View => JobView: Basic Full;
 }

@@ -20,18 +20,22 @@ pub(crate) fn ack(limits: &Limits, place: Option<Place>, request: pb::AckRequest
 pub(crate) fn nack(limits: &Limits, place: Option<Place>, request: pb::NackRequest) -> Result<Nack, Invalid> {
     let mut check = Check::at(limits, place);
     let lease = check.lease("lease", &request.lease);
-    let failure = failure::failure(&mut check, request.error.unwrap_or_default());
+    let failure = failure::failure(limits, request.error.unwrap_or_default());
     let retry_after = check.duration("retry_after", request.retry_after);
     check.at_most("checkpoint", request.checkpoint.len(), limits.checkpoint_bytes);
     let kind = pb::NackKind::try_from(request.kind);
-    if failure.error_type.is_empty() && !matches!(kind, Ok(pb::NackKind::Release) | Err(_)) {
-        check.refuse("error.type", "must be given: error rules and statistics go by it");
+    let keep_position = request.keep_position;
+    if keep_position && kind != Ok(pb::NackKind::Release) {
+        check.refuse("keep_position", "has a meaning only with kind RELEASE");
+    }
+    if keep_position && retry_after.is_some() {
+        check.refuse("keep_position", "goes with no retry_after: a job that waits for a time has no position");
     }
     let failed = |permanent| Some(Outcome::Failed { failure, permanent, retry_after });
     let outcome = match kind {
         Ok(pb::NackKind::Unspecified | pb::NackKind::Retry) => failed(false),
         Ok(pb::NackKind::Permanent) => failed(true),
-        Ok(pb::NackKind::Release) => Some(Outcome::Released { retry_after }),
+        Ok(pb::NackKind::Release) => Some(Outcome::Released { retry_after, keep_position }),
         Err(_) => {
             check.unknown_value("kind", request.kind);
             None
@@ -56,12 +60,13 @@ pub(crate) fn acked(acked: Acked) -> pb::AckResponse {
 
 /// The decision, as the attempt's record has it.
 pub(crate) fn nacked(attempt: Attempt) -> pb::NackResponse {
-    use pb::NackOutcome::{DeadLettered, Released, RetryScheduled};
+    use pb::NackOutcome::{Cancelled, DeadLettered, Released, RetryScheduled};
     let released = attempt.status == AttemptStatus::Released;
     let (outcome, retry_at, dead_reason) = match attempt.next {
         Next::Later { at } if released => (Released, Some(at), None),
         Next::Later { at } => (RetryScheduled, Some(at), None),
         Next::Behind { .. } | Next::OldPlace => (Released, None, None),
+        Next::Cancelled => (Cancelled, None, None),
         Next::DeadLetter(reason) => (DeadLettered, None, Some(reason)),
     };
     pb::NackResponse {
@@ -80,6 +85,7 @@ pub(crate) fn nacked(attempt: Attempt) -> pb::NackResponse {
 
 pub(crate) fn extended(extended: Extended) -> pb::ExtendResponse {
     pb::ExtendResponse {
+        run_until: Some(timestamp_out(extended.run_until)),
         lease_expires_at: Some(timestamp_out(extended.expires_at)),
         cancel_requested: extended.cancel_requested,
     }

@@ -9,9 +9,18 @@ use std::{sync::Arc, time::Duration};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enqueued {
     pub id: JobId,
-    pub deduplicated: bool,
+    pub outcome: EnqueueOutcome,
     pub state: State,
     pub run_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnqueueOutcome {
+    Added,
+    /// A job with this id or key was there already.
+    Existing,
+    /// It stands in the place of a job that waited.
+    Replaced,
 }
 
 // ---- claim ----
@@ -146,6 +155,8 @@ pub struct Acked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extended {
+    /// The longest that this delivery can be extended to.
+    pub run_until: Timestamp,
     pub expires_at: Timestamp,
     pub cancel_requested: bool,
 }

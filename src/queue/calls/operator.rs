@@ -23,9 +23,9 @@ pub enum BreakerOrder {
 /// What cancelling came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It was waiting, and is gone with all that hung on it.
-    Removed,
-    /// It is out: its worker learns of it by Extend, and only an Ack keeps it from dying.
+    /// It was waiting, and is gone, or kept like a completed one.
+    Cancelled,
+    /// It is out: its worker learns of it by Extend, and every end of its delivery but an Ack is the job's.
     Requested,
 }
 
@@ -33,7 +33,7 @@ pub enum Cancelled {
 pub const LOOKS_MAX: usize = 10_000;
 
 /// A page of a queue's jobs: READY in the order in which they are handed out, SCHEDULED by when they are due, LEASED in
-/// the order in which they were enqueued, DEAD in their order of death, COMPLETED in the order in which they were done.
+/// the order in which they were enqueued, DEAD in their order of death, COMPLETED and CANCELLED in the order in which they came to that.
 #[derive(Clone, Debug)]
 pub struct JobQuery {
     pub queue: QueueName,
@@ -55,7 +55,15 @@ pub struct JobQuery {
 impl JobQuery {
     /// The states that are left to walk through, in the order of a listing; the first one from where the page before ended.
     pub fn walk(&self) -> impl Iterator<Item = (State, Option<&JobPosition>)> {
-        let order = [State::Ready, State::Scheduled, State::Retrying, State::Leased, State::Dead, State::Completed];
+        let order = [
+            State::Ready,
+            State::Scheduled,
+            State::Retrying,
+            State::Leased,
+            State::Dead,
+            State::Completed,
+            State::Cancelled,
+        ];
         let wanted = move |state: &State| self.state.is_none_or(|wanted| wanted == *state);
         let ended = self.after.as_ref().map(|after| after.state);
         let passed = move |state: &State| ended.is_some_and(|ended| ended != *state);

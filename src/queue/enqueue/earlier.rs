@@ -1,13 +1,13 @@
 //! What the fences of a batch found: jobs that are there already under the same id or key, and how many find room.
 
 use super::{Adding, Answer, item::Item};
-use crate::domain::{JobId, Sameness, State};
-use crate::queue::Enqueued;
+use crate::domain::{JobId, OnConflict, Sameness, State};
 use crate::queue::answers::ask_record;
 use crate::queue::find::{self, Located};
 use crate::queue::records;
 use crate::queue::refusal::Refusal;
 use crate::queue::state_changes::FoundKey;
+use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::Result;
 use crate::store::storage::{Batch, Entry, Fence, Member, RecordKey, Storage, Table, Was};
 use bytes::Bytes;
@@ -74,6 +74,10 @@ impl<S: Storage> Adding<'_, '_, S> {
             None => None,
         };
         match earlier(item, by_id, by_key) {
+            Ok(Some(_)) if item.on_conflict == OnConflict::ReplaceWaiting && taken.job.is_some() => {
+                self.number_taken(item, &taken).await
+            }
+            Ok(Some(earlier)) if item.on_conflict == OnConflict::ReplaceWaiting => self.replace(item, earlier).await,
             Ok(Some(earlier)) => Ok(Decision::Earlier(earlier)),
             Ok(None) => self.number_taken(item, &taken).await,
             Err(refused) => Ok(Decision::Answer(Err(refused))),
@@ -149,7 +153,7 @@ impl<S: Storage> Adding<'_, '_, S> {
                 }
                 _ => None,
             };
-            self.answers[at] = Some(Ok(Enqueued { id: earlier.id, deduplicated: true, state, run_at }));
+            self.answers[at] = Some(Ok(Enqueued { id: earlier.id, outcome: EnqueueOutcome::Existing, state, run_at }));
         }
         Ok(())
     }
@@ -167,7 +171,7 @@ struct Taken {
     key: Option<Option<Bytes>>,
 }
 
-enum Decision {
+pub(super) enum Decision {
     Answer(Answer),
     Earlier(Earlier),
     TryAgain,
@@ -175,9 +179,9 @@ enum Decision {
 
 /// A job that is there already under the same id or key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Earlier {
-    number: u64,
-    id: JobId,
+pub(super) struct Earlier {
+    pub(super) number: u64,
+    pub(super) id: JobId,
     same: bool,
 }
 
@@ -191,9 +195,11 @@ fn earlier_by_id(item: &Item, record: &Bytes, sameness: &Sameness) -> Result<Ear
 
 /// The job that has the id or the key already; a refusal if that is a different job.
 fn earlier(item: &Item, by_id: Option<Earlier>, by_key: Option<Earlier>) -> Result<Option<Earlier>, Refusal> {
+    // Where a record cannot be read there is no job to answer with.
+    let refuses = |it: &Earlier| !it.same && (item.on_conflict == OnConflict::RejectDifferent || it.number == 0);
     match (by_id, by_key) {
-        (Some(by_id), _) if !by_id.same => Err(Refusal::IdTaken),
-        (_, Some(by_key)) if !by_key.same => Err(Refusal::KeyTaken),
+        (Some(by_id), _) if refuses(&by_id) => Err(Refusal::IdTaken),
+        (_, Some(by_key)) if refuses(&by_key) => Err(Refusal::KeyTaken),
         (Some(by_id), Some(by_key)) if by_id.number != by_key.number => Err(Refusal::IdAndKeyDiffer),
         // The key's job has another id than the one asked for.
         (None, Some(by_key)) if item.own_id && item.spec.id != by_key.id => Err(Refusal::IdAndKeyDiffer),

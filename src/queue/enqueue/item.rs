@@ -1,12 +1,12 @@
 //! A job as it is to be written, and the jobs of one batch.
 
 use super::{Answer, BATCH_BYTES, BATCH_JOBS, Incoming};
-use crate::domain::{JobId, Sameness, Spec, State, Timestamp};
-use crate::queue::Enqueued;
+use crate::domain::{JobId, OnConflict, Sameness, Spec, State, Timestamp};
 use crate::queue::context::CallContext;
 use crate::queue::encoding::Unknown;
 use crate::queue::records::{self, IdRecord, JobRecord, KeyRecord};
 use crate::queue::state_changes::{Changes, FoundKey};
+use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::storage::{Fence, RecordKey, Table, flag};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -22,9 +22,10 @@ pub(super) struct Item {
     /// The id is the caller's own.
     pub(super) own_id: bool,
     pub(super) sameness: Option<Sameness>,
+    pub(super) on_conflict: OnConflict,
     pub(super) record: JobRecord,
     /// How long its key is held at least.
-    key_until: Timestamp,
+    pub(super) key_until: Timestamp,
     /// Its key belonged to a job that is done and whose time is over.
     pub(super) finished_key: Option<FoundKey>,
     /// Its own id holds the number of another job, which has another id.
@@ -38,11 +39,10 @@ impl Item {
         let own_id = job.id.take();
         let is_own = own_id.is_some();
         let id = own_id.unwrap_or_else(|| JobId::make(now, number, cx.rng.next_u64()));
-        let key_until = match &job.key {
-            Some(_) => now.after(cx.settings.queue(&job.queue).key_retention),
-            None => now,
-        };
+        let on_conflict = job.on_conflict;
+        let retention = job.key.as_ref().map(|_| cx.settings.queue(&job.queue).key_retention);
         let (spec, state) = job.admit(now, id);
+        let key_until = retention.map_or(now, |retention| spec.key_until(retention));
         let record = records::job(&spec, number, sameness.as_ref(), &Unknown::default());
         Self {
             at,
@@ -52,6 +52,7 @@ impl Item {
             bytes,
             own_id: is_own,
             sameness,
+            on_conflict,
             record,
             key_until,
             finished_key: None,
@@ -77,7 +78,7 @@ impl Item {
 
     pub(super) fn added(&self) -> Answer {
         let (id, run_at) = (self.spec.id.clone(), Some(self.spec.run_at));
-        Ok(Enqueued { id, deduplicated: false, state: self.state, run_at })
+        Ok(Enqueued { id, outcome: EnqueueOutcome::Added, state: self.state, run_at })
     }
 
     /// Its fences and writes. The first of each are those of the job.
@@ -143,7 +144,9 @@ impl Chunk {
     /// `call`: the numbers of all jobs of the call.
     pub(super) fn push(&mut self, item: Item, call: &Range<u64>) {
         if item.sameness.is_some() {
-            if let Some(other) = self.same_as(&item) {
+            // One that replaces may differ in more than what makes a job the same.
+            let replaces = item.on_conflict == OnConflict::ReplaceWaiting;
+            if let Some(other) = self.same_as(&item).filter(|_| !replaces) {
                 return self.again.push((item.at, other));
             }
             // What comes after one of those may share something with it, and is added after it.

@@ -1,6 +1,8 @@
 //! What an import writes for each job.
 
-use crate::domain::{Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, Spec, Timestamp};
+use crate::domain::{
+    Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, Spec, State, Timestamp,
+};
 use crate::queue::answers::{ask_if_there, by_name};
 use crate::queue::context::CallContext;
 use crate::queue::encoding::Unknown;
@@ -95,7 +97,7 @@ impl<'a> Plan<'a> {
         let record = self.put_job(spec, number, sameness.as_ref());
         if let (Some(key), KeyDecision::Own) = (&spec.key, key) {
             let sameness = sameness.unwrap_or_default();
-            let until = spec.enqueued_at.after(self.settings.key_retention);
+            let until = spec.key_until(self.settings.key_retention);
             let (at, id) = (until.max(self.now), spec.id.clone());
             let found = self.facts.keys.get(key);
             self.changes.take_key(key, found, &KeyRecord { number, until, at, sameness, id });
@@ -104,7 +106,7 @@ impl<'a> Plan<'a> {
         self.put_attempts(job, number);
         match (&job.death, job.completed_at) {
             (Some(death), _) => self.dead(job, number, death, cx),
-            (None, Some(at)) => self.completed(job, number, at, cx),
+            (None, Some(at)) => self.over(job, number, at, cx),
             (None, None) => self.waiting(job, number, &record, cx)?,
         }
         self.changes.add(Total::MovedIn, 1);
@@ -116,7 +118,7 @@ impl<'a> Plan<'a> {
         let held = self.facts.keys.get(key);
         let is_free =
             !self.keys.contains(key) && held.is_none_or(|held| !self.facts.not_done.contains(&held.record.number));
-        let until = job.spec.enqueued_at.after(self.settings.key_retention);
+        let until = job.spec.key_until(self.settings.key_retention);
         match (&job.death, job.completed_at) {
             (None, None) if !is_free => KeyDecision::Taken,
             (None, None) => KeyDecision::Own,
@@ -194,7 +196,7 @@ impl<'a> Plan<'a> {
             reason: death.reason,
             died_at: death.died_at,
             counted_as: counted_as.clone(),
-            context: death.context.clone(),
+            context: death.context,
         });
         let (index, whereabouts) =
             if death.overflow { (Index::Overflow, Whereabouts::Overflow) } else { (Index::Dead, Whereabouts::Dead) };
@@ -206,14 +208,19 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn completed(&mut self, job: &JobView, number: u64, at: Timestamp, cx: &mut CallContext<'_>) {
-        self.changes.insert(Index::Completed, Entry::number(at.millis(), number));
+    /// COMPLETED or CANCELLED.
+    fn over(&mut self, job: &JobView, number: u64, at: Timestamp, cx: &mut CallContext<'_>) {
+        let (index, whereabouts, total) = match job.state {
+            State::Cancelled => (Index::Cancelled, Whereabouts::Cancelled, Total::Cancelled),
+            _ => (Index::Completed, Whereabouts::Completed, Total::Completed),
+        };
+        self.changes.insert(index, Entry::number(at.millis(), number));
         if !job.result.is_empty() {
             let record = records::result(&job.result);
             self.changes.put(Table::Result, RecordKey::Number(number), record);
         }
-        self.put_history(number, &history(job, Whereabouts::Completed, at));
-        self.changes.add(Total::Completed, 1);
+        self.put_history(number, &history(job, whereabouts, at));
+        self.changes.add(total, 1);
         cx.due(self.queue, at.after(self.settings.completed_retention.unwrap_or_default()));
     }
 

@@ -1,6 +1,6 @@
 //! Attempt, Failure, Result: sealed records of what came of a delivery.
 
-use crate::domain::{Attempt, AttemptStatus, BreakerState, DeadReason, Failure, Next, millis_ceil};
+use crate::domain::{Attempt, AttemptStatus, BreakerState, DeadReason, Failure, FailureCategory, Next, millis_ceil};
 use crate::queue::encoding::Unreadable::Damaged;
 use crate::queue::encoding::{FORMAT, Read, Reader, open, put_field, put_option, put_place, put_text, put_u64, seal};
 use bytes::Bytes;
@@ -17,12 +17,23 @@ const STATUSES: [AttemptStatus; 7] = [
     AttemptStatus::Interrupted,
     AttemptStatus::Cancelled,
 ];
-pub(super) const REASONS: [DeadReason; 6] = [
+const CATEGORIES: [FailureCategory; 10] = [
+    FailureCategory::Unreachable,
+    FailureCategory::Timeout,
+    FailureCategory::Unavailable,
+    FailureCategory::RateLimited,
+    FailureCategory::Invalid,
+    FailureCategory::NotFound,
+    FailureCategory::Unauthorized,
+    FailureCategory::Forbidden,
+    FailureCategory::Conflict,
+    FailureCategory::Internal,
+];
+pub(super) const REASONS: [DeadReason; 5] = [
     DeadReason::Exhausted,
     DeadReason::NonRetryable,
     DeadReason::Expired,
     DeadReason::WouldMissDeadline,
-    DeadReason::Cancelled,
     DeadReason::Corrupt,
 ];
 
@@ -60,9 +71,11 @@ pub(crate) fn attempt_with(attempt: &Attempt, failure: Option<&Failure>) -> Byte
             out.push(3);
             put_place(&mut out, &REASONS, &reason);
         }
+        Next::Cancelled => out.push(4),
     }
     put_option(&mut out, attempt.delay.map(millis_ceil));
     put_u64(&mut out, u64::from(attempt.retries_left));
+    put_u64(&mut out, u64::from(attempt.redrives));
     put_text(&mut out, &attempt.rule);
     put_text(&mut out, &attempt.explanation);
     if let Some(failure) = failure {
@@ -100,10 +113,12 @@ pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
             1 => Next::Behind { at: read.time()? },
             2 => Next::OldPlace,
             3 => Next::DeadLetter(read.place(&REASONS)?),
+            4 => Next::Cancelled,
             _ => return Err(Damaged),
         },
         delay: read.option_duration()?,
         retries_left: read.u32()?,
+        redrives: read.u32()?,
         rule: read.text()?,
         explanation: read.text()?,
         failure: None,
@@ -152,18 +167,33 @@ fn put_failure(out: &mut Vec<u8>, failure: &Failure) {
     put_u64(out, u64::from(failure.http_status));
     put_text(out, &failure.response_body);
     put_text(out, &failure.details);
-    out.push(u8::from(failure.truncated));
+    let Failure { truncated, details_dropped, category_derived, .. } = *failure;
+    out.push(u8::from(truncated) | u8::from(details_dropped) << 1 | u8::from(category_derived) << 2);
+    put_text(out, &failure.code);
+    // 0: none.
+    let place = failure.category.and_then(|category| CATEGORIES.iter().position(|known| *known == category));
+    put_u64(out, place.map_or(0, |place| place as u64 + 1));
 }
 
 /// What follows them is a newer server's.
 fn read_failure_fields(read: &mut Reader<'_>) -> Read<Failure> {
-    Ok(Failure {
+    let mut failure = Failure {
         error_type: read.text()?,
         message: read.text()?,
         stack_trace: read.text()?,
         http_status: read.u32()?,
         response_body: read.text()?,
         details: read.text()?,
-        truncated: read.u8()? == 1,
-    })
+        ..Failure::default()
+    };
+    let flags = read.u8()?;
+    failure.truncated = flags & 1 != 0;
+    failure.details_dropped = flags & 2 != 0;
+    failure.category_derived = flags & 4 != 0;
+    failure.code = read.text()?;
+    failure.category = match read.u32()? {
+        0 => None,
+        place => Some(*CATEGORIES.get(place as usize - 1).ok_or(Damaged)?),
+    };
+    Ok(failure)
 }

@@ -1,9 +1,12 @@
 //! Dead, a dead letter: number of death 8 (the engine's), then format, reason, died_at, texts, checksum
 
 use super::*;
-use crate::domain::{DeadReason, Timestamp};
-use crate::queue::encoding::{FORMAT, Read, Reader, open, put_list, put_place, put_text, seal};
+use crate::domain::{BreakerState, DeadReason, Timestamp};
+use crate::queue::DeathContext;
+use crate::queue::encoding::{FORMAT, Read, Reader, open, put_place, put_text, put_u64, seal};
 use bytes::Bytes;
+
+const BREAKER_STATES: [BreakerState; 3] = [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeadRecord {
@@ -11,14 +14,13 @@ pub(crate) struct DeadRecord {
     pub(crate) died_at: Timestamp,
     /// The type of error that counts it.
     pub(crate) counted_as: String,
-    /// The state of things at death.
-    pub(crate) context: Vec<(String, String)>,
+    pub(crate) context: DeathContext,
 }
 
 impl DeadRecord {
     /// Stands for one that is damaged.
     pub(crate) fn damaged(died_at: Timestamp) -> Self {
-        Self { reason: DeadReason::Corrupt, died_at, counted_as: String::new(), context: Vec::new() }
+        Self { reason: DeadReason::Corrupt, died_at, counted_as: String::new(), context: DeathContext::default() }
     }
 }
 
@@ -29,10 +31,12 @@ pub(crate) fn dead(dead: &DeadRecord) -> Bytes {
     put_place(&mut out, &REASONS, &dead.reason);
     put_time(&mut out, dead.died_at);
     put_text(&mut out, &dead.counted_as);
-    put_list(&mut out, &dead.context, |out, (name, value)| {
-        put_text(out, name);
-        put_text(out, value);
-    });
+    let DeathContext { ready, scheduled, retrying, leased, dead, overflow, queue_breaker, dlq_breaker } = dead.context;
+    for depth in [ready, scheduled, retrying, leased, dead, overflow] {
+        put_u64(&mut out, depth);
+    }
+    put_place(&mut out, &BREAKER_STATES, &queue_breaker);
+    put_place(&mut out, &BREAKER_STATES, &dlq_breaker);
     seal(out).into()
 }
 
@@ -41,11 +45,21 @@ pub(crate) fn read_dead(record: &[u8]) -> Read<(u64, DeadRecord)> {
     let mut read = Reader(record);
     let death = read.be64()?;
     let mut read = open(read.0)?;
+    // Fields are read in the order in which they stand here.
     let dead = DeadRecord {
         reason: read.place(&REASONS)?,
         died_at: read_time(&mut read)?,
         counted_as: read.text()?,
-        context: read.list(|read| Ok((read.text()?, read.text()?)))?,
+        context: DeathContext {
+            ready: read.u64()?,
+            scheduled: read.u64()?,
+            retrying: read.u64()?,
+            leased: read.u64()?,
+            dead: read.u64()?,
+            overflow: read.u64()?,
+            queue_breaker: read.place(&BREAKER_STATES)?,
+            dlq_breaker: read.place(&BREAKER_STATES)?,
+        },
     };
     Ok((death, dead))
 }

@@ -19,11 +19,18 @@ pub(crate) enum Whereabouts {
     Completed = 4,
     Dead = 5,
     Overflow = 6,
+    Cancelled = 7,
 }
 
 impl Whereabouts {
     /// Their places are their codes.
-    const ALL: [Self; 6] = [Self::Ready, Self::Scheduled, Self::Retrying, Self::Completed, Self::Dead, Self::Overflow];
+    const ALL: [Self; 7] =
+        [Self::Ready, Self::Scheduled, Self::Retrying, Self::Completed, Self::Dead, Self::Overflow, Self::Cancelled];
+
+    /// Done or cancelled: it has left the queue, and is kept to be looked at.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled)
+    }
 
     pub(crate) fn state(self) -> State {
         match self {
@@ -31,6 +38,7 @@ impl Whereabouts {
             Self::Scheduled => State::Scheduled,
             Self::Retrying => State::Retrying,
             Self::Completed => State::Completed,
+            Self::Cancelled => State::Cancelled,
             Self::Dead | Self::Overflow => State::Dead,
         }
     }
@@ -42,7 +50,7 @@ pub(crate) struct History {
     pub(crate) progress: Progress,
     pub(crate) whereabouts: Whereabouts,
     pub(crate) rank: u8,
-    /// When it became, or becomes, ready; was done; died.
+    /// When it became, or becomes, ready; was done or cancelled; died.
     pub(crate) at: Timestamp,
     /// Of the last delivery, whose number is `progress.deliveries`.
     pub(crate) nonce: u64,

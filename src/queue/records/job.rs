@@ -21,6 +21,7 @@ mod job_tag {
     pub(super) const KEY: u8 = 3;
     pub(super) const POLICY: u8 = 4;
     pub(super) const SAMENESS: u8 = 5;
+    pub(super) const KEY_TTL: u8 = 6;
 }
 
 /// Where the format of a job's record stands.
@@ -88,6 +89,11 @@ pub(crate) fn job(spec: &Spec, number: u64, sameness: Option<&Sameness>, unknown
     }
     if let Some(key) = &spec.key {
         put_field(&mut out, job_tag::KEY, key.as_bytes());
+    }
+    if let Some(ttl) = spec.key_ttl {
+        let mut field = Vec::new();
+        put_u64(&mut field, millis_ceil(ttl));
+        put_field(&mut out, job_tag::KEY_TTL, &field);
     }
     if let Some(policy) = &spec.policy {
         let mut field = Vec::new();
@@ -215,6 +221,7 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
         body: Body::None,
         expires_at: None,
         policy: None,
+        key_ttl: None,
     };
     let kind = read.u8()?;
     let length = usize::try_from(read.u64()?).map_err(|_| Damaged)?;
@@ -227,6 +234,7 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
             job_tag::HEADER => spec.headers.push((value.text()?, value.rest_text()?)),
             job_tag::KEY => spec.key = Some(value.rest_text()?),
             job_tag::POLICY => spec.policy = Some(Box::new(read_policy(&mut value)?)),
+            job_tag::KEY_TTL => spec.key_ttl = Some(Duration::from_millis(value.u64()?)),
             job_tag::SAMENESS => sameness = Some(value.array()?),
             _ => return Ok(false),
         }
@@ -297,5 +305,6 @@ fn stand_in(number: u64) -> Spec {
         run_at: Timestamp::default(),
         expires_at: None,
         policy: None,
+        key_ttl: None,
     }
 }

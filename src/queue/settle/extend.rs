@@ -40,6 +40,7 @@ pub(super) async fn extend_batch<S: Storage>(
                             write_lease(store, extend, &settings).await?
                         }
                         lease => Ok(Extended {
+                            run_until: run_until(extend, &settings),
                             expires_at,
                             cancel_requested: lease.is_some_and(|it| it.tail.cancel_requested),
                         }),
@@ -68,11 +69,14 @@ pub(super) async fn extend_batch<S: Storage>(
     Ok(())
 }
 
+fn run_until(extend: &Extend, settings: &QueueSettings) -> Timestamp {
+    extend.lease.started_at.after(settings.max_run_time)
+}
+
 fn extended_to(extend: &Extend, settings: &QueueSettings, now: Timestamp) -> Timestamp {
     let lease = &extend.lease;
-    let longest = lease.started_at.after(settings.max_run_time);
     let own = Duration::from_millis(u64::from(lease.duration_ms));
-    now.after(extend.duration.unwrap_or(own)).min(longest)
+    now.after(extend.duration.unwrap_or(own)).min(run_until(extend, settings))
 }
 
 /// With a checkpoint to save, or a return that is no longer wanted: its worker is there.
@@ -90,7 +94,7 @@ async fn write_lease<S: Storage>(
         let expires_at = extended_to(extend, settings, store.now()).max(before);
         // Another Extend may have raised the end since.
         if put_lease(store, &extend.lease.queue, &facts, tail, expires_at).await? {
-            return Ok(Ok(Extended { expires_at, cancel_requested }));
+            return Ok(Ok(Extended { run_until: run_until(extend, settings), expires_at, cancel_requested }));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Changes;
 use crate::domain::{BreakerKind, DeadReason, QueueName, QueueSettings, Timestamp};
+use crate::queue::DeathContext;
 use crate::queue::context::CallContext;
 use crate::queue::facts::{DeadFacts, JobFacts, QueueFacts};
 use crate::queue::records::{self, QueueRecord};
@@ -30,11 +31,11 @@ pub(crate) async fn dead_letter_all<S: Reads>(
 /// The dead letters of a queue while jobs are added to them: room, counts by type of error, and their breaker.
 pub(crate) struct DeadLetters<'a> {
     pub(crate) queue: &'a QueueName,
-    pub(super) facts: DeadFacts,
+    pub(crate) facts: DeadFacts,
     queue_facts: &'a QueueFacts,
     /// After them.
     record: Cow<'a, QueueRecord>,
-    pub(super) settings: &'a QueueSettings,
+    pub(crate) settings: &'a QueueSettings,
     pub(crate) now: Timestamp,
     breaker_moved: bool,
     /// Dead letters that must still find room when the batch is applied.
@@ -93,7 +94,7 @@ impl<'a> DeadLetters<'a> {
         self.listed += u64::from(!overflow);
     }
 
-    pub(super) fn context(&self) -> Vec<(String, String)> {
+    pub(super) fn context(&self) -> DeathContext {
         let work = self.queue_facts.breaker.state(&self.settings.breaker, self.now);
         let breaker = &self.settings.dead_letters.breaker;
         let dead_letters = self.record.dead_letters.state(breaker, self.now);

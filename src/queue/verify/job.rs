@@ -71,6 +71,7 @@ fn place_name(index: Index) -> &'static str {
         Index::Retrying => "RETRYING",
         Index::Leased => "LEASED",
         Index::Completed => "COMPLETED",
+        Index::Cancelled => "CANCELLED",
         Index::Overflow => "DEAD (overflow)",
         _ => "DEAD",
     }
@@ -226,11 +227,13 @@ impl<'a> Finder<'a> {
     }
 
     fn completed(&mut self) {
-        let score = self.moment.score(Index::Completed);
-        if self.came_at(Index::Completed).zip(score).is_some_and(|(came, done)| came != done) {
-            self.at("COMPLETED", "its history says that it was done at another time");
+        for (index, name) in [(Index::Completed, "COMPLETED"), (Index::Cancelled, "CANCELLED")] {
+            let score = self.moment.score(index);
+            if self.came_at(index).zip(score).is_some_and(|(came, over)| came != over) {
+                self.at(name, "its history says that it came to this at another time");
+            }
         }
-        if self.moment.record(Table::Result).is_some() && score.is_none() {
+        if self.moment.record(Table::Result).is_some() && self.moment.score(Index::Completed).is_none() {
             self.wrongly("result");
         }
     }
@@ -249,7 +252,7 @@ impl<'a> Finder<'a> {
         if self.is_in(&WAITING) && deadline.is_some() && score.is_none() {
             self.not_found_by("deadline");
         }
-        let has_ended = self.is_in(&[Index::Dead, Index::Overflow, Index::Completed]);
+        let has_ended = self.is_in(&[Index::Dead, Index::Overflow, Index::Completed, Index::Cancelled]);
         if score.is_some() && (has_ended || score != deadline) {
             self.wrongly("deadline");
         }
@@ -375,8 +378,9 @@ fn places(moment: &Moment) -> Vec<Place> {
     let has = |index| moment.score(index).is_some();
     let lease = moment.record(Table::Lease).is_some();
     let dead = moment.record(Table::Dead).is_some() && !has(Index::Overflow);
-    let numbered = [(Index::Leased, lease), (Index::Dead, dead), (Index::Overflow, false), (Index::Completed, false)];
-    let there = numbered.into_iter().filter(|(index, by_record)| *by_record || has(*index));
+    let over = [Index::Overflow, Index::Completed, Index::Cancelled].map(|index| (index, false));
+    let numbered = [(Index::Leased, lease), (Index::Dead, dead)].into_iter().chain(over);
+    let there = numbered.filter(|(index, by_record)| *by_record || has(*index));
     places.extend(there.map(|(index, _)| (index, None)));
     places
 }
@@ -390,6 +394,7 @@ fn agrees(whereabouts: Option<Whereabouts>, index: Index) -> bool {
         Some(Whereabouts::Ready) => waits(Index::Ready),
         Some(Whereabouts::Retrying) => waits(Index::Retrying),
         Some(Whereabouts::Completed) => index == Index::Completed,
+        Some(Whereabouts::Cancelled) => index == Index::Cancelled,
         Some(Whereabouts::Dead | Whereabouts::Overflow) => [Index::Dead, Index::Overflow].contains(&index),
     }
 }

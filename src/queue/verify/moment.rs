@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The indexes whose members are positions.
 pub(super) const WAITING: [Index; 3] = [Index::Ready, Index::Scheduled, Index::Retrying];
 /// The indexes that have a job under its number.
-const NUMBERED: [Index; 5] = [Index::Leased, Index::Dead, Index::Overflow, Index::Completed, Index::Deadline];
+const NUMBERED: [Index; 6] =
+    [Index::Leased, Index::Dead, Index::Overflow, Index::Completed, Index::Cancelled, Index::Deadline];
 /// The tables with one record for a job, but for its body.
 const RECORDS: [Table; 5] = [Table::Job, Table::History, Table::Lease, Table::Dead, Table::Result];
 

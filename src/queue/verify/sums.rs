@@ -49,8 +49,8 @@ impl Sums {
 
     /// What is wrong with them by themselves.
     fn findings(&self) -> Vec<String> {
-        let Depths { ready, scheduled, retrying, leased, completed, dead, .. } = self.depths;
-        let places = ready + scheduled + retrying + leased + completed + dead;
+        let Depths { ready, scheduled, retrying, leased, completed, cancelled, dead, .. } = self.depths;
+        let places = ready + scheduled + retrying + leased + completed + cancelled + dead;
         let pairs = [
             ("jobs and places for", self.jobs, places),
             ("leases and ends for", self.leases, leased),

@@ -1,9 +1,9 @@
 //! The data directory: who uses it, its free space, and whether the database is still the one that was opened.
 
 use super::schema;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "redrive.lock";
@@ -18,7 +18,7 @@ pub(super) fn lock_directory(directory: &Path) -> io::Result<File> {
         let mut holder = String::new();
         file.read_to_string(&mut holder)?;
         let holder = holder.trim();
-        let why = format!("another redrive uses it ({holder}): stop that one, or start this one with another --data");
+        let why = format!("another redrive uses it ({holder}): stop that one, or use another directory");
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     file.set_len(0)?;
@@ -71,10 +71,32 @@ pub(super) fn create_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
+    // The system would say that a file exists, or that something is no directory, and not what.
+    if let Some(found) = directory.ancestors().find(|path| path.exists() && !path.is_dir()) {
+        let name = if found == directory { "it".into() } else { found.display().to_string() };
+        return Err(io::Error::other(format!("{name} is a file, not a directory")));
+    }
     // Jobs may hold secrets: for the owner alone.
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
     sync_directory(parent.unwrap_or_else(|| Path::new(".")))
+}
+
+/// Jobs may hold secrets: for the owner alone, also in a directory that was there before. SQLite gives the log and its index
+/// the mode of the database when it makes them.
+pub(super) fn keep_private(directory: &Path) -> io::Result<()> {
+    let database = directory.join(schema::DATABASE);
+    OpenOptions::new().append(true).create(true).mode(0o600).open(database)?;
+    for name in [schema::DATABASE, schema::LOG, schema::LOG_INDEX] {
+        let path = directory.join(name);
+        match fs::metadata(&path) {
+            Ok(found) if found.mode() & 0o777 != 0o600 => fs::set_permissions(&path, Permissions::from_mode(0o600))?,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// New names in a directory survive a power cut only once the directory itself is on disk.

@@ -29,7 +29,7 @@ use crate::env::Clock;
 use crate::store::{Health, Result, StoreError};
 use cache::StoreRow;
 use checkpointer::Checkpointer;
-use disk::{Disk, create_directory, lock_directory, sync_directory};
+use disk::{Disk, create_directory, keep_private, lock_directory, sync_directory};
 use rusqlite::Connection;
 use schema::SchemaError;
 use std::fs::File;
@@ -68,6 +68,7 @@ impl<W: Work> SqliteEngine<W> {
         let in_directory = |error| OpenError::Directory { directory: directory.clone(), error };
         create_directory(&directory).map_err(in_directory)?;
         let lock = lock_directory(&directory).map_err(in_directory)?;
+        keep_private(&directory).map_err(in_directory)?;
         let database = directory.join(schema::DATABASE);
         let in_database = |error: SchemaError| OpenError::Schema { path: database.clone(), error };
         let open = || schema::open_writer(&database, durability).map_err(in_database);

@@ -50,7 +50,13 @@ pub(super) fn table_of(index: Index) -> usize {
         Index::Ready => READY,
         Index::Scheduled | Index::Retrying => WAITING,
         Index::FinishedKey => TIMED,
-        Index::Probe | Index::Dead | Index::Overflow | Index::Completed | Index::Deadline | Index::Expires => ENTRY,
+        Index::Probe
+        | Index::Dead
+        | Index::Overflow
+        | Index::Completed
+        | Index::Cancelled
+        | Index::Deadline
+        | Index::Expires => ENTRY,
         Index::Leased => LEASE,
     }
 }

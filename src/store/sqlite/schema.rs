@@ -16,6 +16,8 @@ const FORMAT: i64 = crate::store::storage::FORMAT as i64;
 pub(super) const DATABASE: &str = "redrive.db";
 /// The log of a database that is open.
 pub(super) const LOG: &str = "redrive.db-wal";
+/// The index of that log, which its connections share.
+pub(super) const LOG_INDEX: &str = "redrive.db-shm";
 
 /// The tables of indexes. slot: queue << 4 | index; member: a number, a text, or bytes. In `ready` (score: rank << 48 | ready_at)
 /// and `waiting` (score: ready_at << 8 | rank) the member is number << 8 | tag.

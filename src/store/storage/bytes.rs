@@ -130,7 +130,7 @@ impl Member {
                 Self::Position(Position::read(&whole)?)
             }
             Index::Scheduled | Index::Retrying => Self::Position(Position::read(bytes)?),
-            Index::Leased | Index::Dead | Index::Overflow | Index::Completed | Index::Deadline => {
+            Index::Leased | Index::Dead | Index::Overflow | Index::Completed | Index::Cancelled | Index::Deadline => {
                 Self::Number(read_48(bytes)?)
             }
             Index::Probe => Self::Probe {

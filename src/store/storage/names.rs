@@ -121,6 +121,8 @@ pub enum Index {
     Overflow,
     /// `Number` by when it was done.
     Completed,
+    /// Jobs that were cancelled and are kept, by when.
+    Cancelled,
     /// `Number` by deadline, while the job waits or is leased.
     Deadline,
     /// `Text` of a key whose job is done, by when it is free.
@@ -130,7 +132,7 @@ pub enum Index {
 }
 
 impl Index {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Ready,
         Self::Scheduled,
         Self::Retrying,
@@ -139,6 +141,7 @@ impl Index {
         Self::Dead,
         Self::Overflow,
         Self::Completed,
+        Self::Cancelled,
         Self::Deadline,
         Self::FinishedKey,
         Self::Expires,
@@ -154,6 +157,7 @@ impl Index {
             Self::Dead => "dead",
             Self::Overflow => "overflow",
             Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
             Self::Deadline => "deadline",
             Self::FinishedKey => "finished",
             Self::Expires => "expires",

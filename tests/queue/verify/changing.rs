@@ -24,7 +24,11 @@ impl Others {
             0 => return drop(self.run(store, Verb::Enqueue(vec![Incoming::new(self.job())]))),
             1 | 3 => return self.claim(store),
             2 => |lease| {
-                let nack = Nack { lease, outcome: Outcome::Released { retry_after: None }, checkpoint: String::new() };
+                let nack = Nack {
+                    lease,
+                    outcome: Outcome::Released { retry_after: None, keep_position: false },
+                    checkpoint: String::new(),
+                };
                 Settlements { nacks: vec![nack], ..Settlements::default() }
             },
             _ => |lease| {

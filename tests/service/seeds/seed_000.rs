@@ -42,7 +42,7 @@ async fn retry_config_and_its_delay_table() {
 
     server.enqueue(job("detection_queue")).await.unwrap();
     for (least, most) in &DELAY_TABLE[..3] {
-        let delay = long(fail(&server, "detection_queue", error("Timeout")).await.delay);
+        let delay = long(fail(&server, "detection_queue", error("DetectionFailed")).await.delay);
         assert!((least..=most).contains(&&delay), "{delay}");
         server.pass(Duration::from_millis(delay as u64 + 1)).await;
     }
@@ -52,7 +52,7 @@ async fn retry_config_and_its_delay_table() {
 async fn retry_result() {
     let server = Server::configured("").await;
     server.enqueue(job_of("detection_queue", "recovers")).await.unwrap();
-    let retried = fail(&server, "detection_queue", error("Timeout")).await;
+    let retried = fail(&server, "detection_queue", error("DetectionFailed")).await;
     assert_eq!(retried.outcome(), pb::NackOutcome::RetryScheduled);
     server.pass(Duration::from_secs(2)).await;
     let lease = server.take("detection_queue").await.lease;
@@ -67,13 +67,13 @@ async fn retry_result() {
         assert_eq!(result.outcome(), pb::NackOutcome::RetryScheduled);
         server.pass(Duration::from_secs(seconds)).await;
     }
-    let refused = pb::Failure { message: "connection refused".into(), ..error("Refused") };
+    let refused = pb::Failure { message: "the camera is gone".into(), ..error("Refused") };
     let result = fail(&server, "detection_queue", refused).await;
     assert_eq!((result.attempt, result.retries_left), (4, 0));
     assert_eq!(result.outcome(), pb::NackOutcome::DeadLettered, "moved to the dead letters");
     assert_eq!(result.dead_reason(), pb::DeadReason::Exhausted);
     let letter = server.list_dead(dead_of("detection_queue")).await.unwrap().dead_letters.remove(0);
-    assert_eq!(letter.failure.unwrap().message, "connection refused");
+    assert_eq!(letter.failure.unwrap().message, "the camera is gone");
 }
 
 async fn job_failure_with_its_context() {
@@ -103,8 +103,8 @@ async fn job_failure_with_its_context() {
     assert_eq!(letter.first_failed_at, letter.last_failed_at);
     assert!(at(letter.died_at) > 0);
     // The state of things at that moment.
-    assert_eq!((letter.context["ready"].as_str(), letter.context["dead"].as_str()), ("2", "0"));
-    assert_eq!(letter.context["dlq_breaker"], "CLOSED");
+    let context = letter.context.unwrap();
+    assert_eq!((context.ready, context.dead, context.dlq_breaker()), (2, 0, pb::BreakerState::Closed));
 }
 
 /// get_dlq_stats, get_dlq_jobs, requeue_dlq_job, move_dlq_job_to_queue, requeue-all with a limit, clear_dlq.

@@ -109,7 +109,7 @@ async fn at_least_once_and_idempotency() {
         |body: &str| pb::EnqueueRequest { idempotency_key: "order-17".into(), body: text(body), ..job_of("q", "") };
     let first = server.enqueue(keyed("charge 5")).await.unwrap();
     let again = server.enqueue(keyed("charge 5")).await.unwrap();
-    assert_eq!((again.deduplicated, &again.job_id), (true, &first.job_id));
+    assert_eq!((again.outcome(), &again.job_id), (pb::EnqueueOutcome::Existing, &first.job_id));
     let other = server.enqueue(keyed("charge 6")).await.unwrap_err();
     assert_refused(&other, Code::AlreadyExists, "KEY_CONFLICT", &["idempotency_key"]);
 

@@ -60,8 +60,8 @@ async fn the_record_of_the_example() {
     assert_eq!(at(letter.last_failed_at) - at(letter.first_failed_at), 3_000);
     let delays: Vec<_> = letter.retry_delays.into_iter().map(|delay| long(Some(delay))).collect();
     assert_eq!(delays, [1_000, 2_000]);
-    assert_eq!(letter.context["ready"], "2");
-    assert_eq!(letter.context["dlq_breaker"], "CLOSED");
+    let context = letter.context.unwrap();
+    assert_eq!((context.ready, context.dlq_breaker()), (2, pb::BreakerState::Closed));
     assert_eq!(letter.attempts.len(), 3);
 }
 

@@ -161,7 +161,8 @@ impl Model {
                 BreakerState::Closed => current,
                 BreakerState::HalfOpen => current && probe,
             };
-        BreakerFacts { state, counts_hold }
+        let open = breaker.open.as_ref().filter(|_| breaker.forced.is_none() && state == BreakerState::Open);
+        BreakerFacts { state, counts_hold, probe_at: open.map(|open| open.probe_at) }
     }
 
     pub(super) fn succeeded(&mut self, queue: usize, sent: u64, probe: bool) {
@@ -180,7 +181,7 @@ impl Model {
 
     pub(super) fn failed(&mut self, queue: usize, sent: u64, probe: bool, id: Id, signal: Signal) {
         let (settings, now) = (self.settings(queue), self.now);
-        let BreakerFacts { state, counts_hold } = self.breaker_facts(queue, sent, probe);
+        let BreakerFacts { state, counts_hold, .. } = self.breaker_facts(queue, sent, probe);
         let breaker = &mut self.queues.entry(queue).or_default().work;
         let current = breaker.transitions == sent;
         let wait = settings.breaker.recovery_timeout;

@@ -13,6 +13,7 @@ use redrive::domain::{
     Attempt, DeadReason, Delivery, Failure, Progress, QueueName, Reading, Settings, State, StoreClock, Timestamp,
 };
 use redrive::env::{Clock, ManualClock};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::Refusal;
 use redrive::queue::{Acked, Cancelled, Extended, IdleReason, SkipReason, Totals};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -51,6 +52,7 @@ pub(crate) enum Place {
     Dead(Death),
     /// Since then.
     Completed(Timestamp),
+    Cancelled(Timestamp),
 }
 
 #[derive(Clone, Debug)]
@@ -80,6 +82,7 @@ impl Job {
             Place::Leased(_) => State::Leased,
             Place::Dead(_) => State::Dead,
             Place::Completed(_) => State::Completed,
+            Place::Cancelled(_) => State::Cancelled,
         }
     }
 
@@ -125,7 +128,7 @@ pub(crate) struct Queue {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Added {
     pub(crate) id: Id,
-    pub(crate) deduplicated: bool,
+    pub(crate) outcome: EnqueueOutcome,
     pub(crate) state: State,
     pub(crate) run_at: Option<Timestamp>,
 }

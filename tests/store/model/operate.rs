@@ -52,26 +52,34 @@ impl Model {
             return Err(JobRefused::NoSuchJob);
         };
         match job.place {
-            Place::Dead(_) | Place::Completed(_) => Err(JobRefused::WrongState { state: job.state() }),
+            Place::Dead(_) | Place::Completed(_) | Place::Cancelled(_) => {
+                Err(JobRefused::WrongState { state: job.state() })
+            }
             Place::Leased(_) => {
                 job.progress.cancel_requested = true;
                 Ok(Cancelled::Requested)
             }
             Place::Ready(_) | Place::Scheduled(_) => {
-                self.remove_cancelled(number);
-                Ok(Cancelled::Removed)
+                self.end_cancelled(number);
+                Ok(Cancelled::Cancelled)
             }
         }
     }
 
-    pub(super) fn remove_cancelled(&mut self, number: usize) {
+    /// Gone, or kept like a completed one.
+    pub(super) fn end_cancelled(&mut self, number: usize) {
         self.drop_key(number);
-        if let Some(job) = self.jobs.remove(&number) {
-            self.change(job.queue, |totals| {
-                totals.cancelled += 1;
-                totals.retried_finished += u64::from(job.progress.retries > 0);
-            });
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        job.place = Place::Cancelled(now);
+        let (queue, retried) = (job.queue, job.progress.retries > 0);
+        if self.settings(queue).completed_retention.is_none() {
+            self.jobs.remove(&number);
         }
+        self.change(queue, |totals| {
+            totals.cancelled += 1;
+            totals.retried_finished += u64::from(retried);
+        });
     }
 
     pub(super) fn run_now(&mut self, id: Id, queue: Option<usize>) -> Result<(), JobRefused> {
@@ -86,7 +94,7 @@ impl Model {
                 job.place = Place::Ready(at.min(now));
                 Ok(())
             }
-            Place::Leased(_) | Place::Dead(_) | Place::Completed(_) => {
+            Place::Leased(_) | Place::Dead(_) | Place::Completed(_) | Place::Cancelled(_) => {
                 Err(JobRefused::WrongState { state: job.state() })
             }
         }
@@ -105,6 +113,7 @@ impl Model {
                 Place::Leased(_) => (3, 0, Default::default(), 0, arrived),
                 Place::Dead(death) => (4, 0, Default::default(), 0, death.number),
                 Place::Completed(at) => (5, 0, *at, 0, arrived),
+                Place::Cancelled(at) => (6, 0, *at, 0, arrived),
             }
         });
         jobs.into_iter().map(|(number, _)| *number).collect()

@@ -2,7 +2,7 @@
 
 use super::{Answer, Death, Id, Job, Model, Place};
 use crate::steps::{Pick, name};
-use redrive::domain::{Attempt, DeadReason, Glob, Leased, Next, Outcome, RandomFractions, decide};
+use redrive::domain::{Attempt, AttemptStatus, DeadReason, Glob, Leased, Next, Outcome, RandomFractions, decide};
 use redrive::queue::Refusal;
 use redrive::queue::{Acked, Extended, REPLY_KEPT, SkipReason};
 use std::time::Duration;
@@ -24,9 +24,7 @@ impl Model {
                 let until = self.moved[&self.leases[lease].0].1;
                 return if until > self.swept_at { Err(Refusal::LeaseLost) } else { Ok(Acked { already_gone: true }) };
             }
-            let job = self.jobs.get(&self.leases[lease].0);
-            let gone = job.is_none_or(|job| job.result == Some(lease));
-            return if gone { Ok(Acked { already_gone: true }) } else { Err(Refusal::LeaseLost) };
+            return self.ack_late(lease);
         };
         let job = self.jobs[&number].clone();
         if let Place::Leased(out) = &job.place {
@@ -37,6 +35,46 @@ impl Model {
         } else {
             self.jobs.remove(&number);
         }
+        self.completed(number, &job, true);
+        Ok(Acked { already_gone: false })
+    }
+
+    /// Its lease is not out.
+    fn ack_late(&mut self, lease: usize) -> Result<Acked, Refusal> {
+        let (number, delivery) = self.leases[lease];
+        let Some(job) = self.jobs.get(&number).filter(|job| job.result != Some(lease)).cloned() else {
+            return Ok(Acked { already_gone: true });
+        };
+        let attempt = job.last_attempt.clone().filter(|attempt| {
+            attempt.delivery == delivery
+                && job.progress.deliveries == delivery
+                && matches!(attempt.status, AttemptStatus::LeaseExpired | AttemptStatus::Interrupted)
+                && attempt.redrives == job.progress.redrives
+        });
+        let mut attempt = attempt.ok_or(Refusal::LeaseLost)?;
+        let is_dead = match job.place {
+            Place::Ready(_) | Place::Scheduled(_) => false,
+            Place::Dead(_) if matches!(attempt.next, Next::DeadLetter(_)) => true,
+            _ => return Err(Refusal::LeaseLost),
+        };
+        let now = self.now;
+        if is_dead {
+            self.made_room(job.queue);
+        }
+        if self.settings(job.queue).completed_retention.is_none() {
+            self.jobs.remove(&number);
+        } else if let Some(job) = self.jobs.get_mut(&number) {
+            job.progress.complete_late(&mut attempt, &format!("note {lease}"), now);
+            job.last_attempt = Some(attempt);
+            job.result = Some(lease);
+            job.place = Place::Completed(now);
+        }
+        self.completed(number, &job, !is_dead);
+        Ok(Acked { already_gone: false })
+    }
+
+    /// `finishes`: it was not finished before.
+    fn completed(&mut self, number: usize, job: &Job, finishes: bool) {
         let free_at = job.enqueued_at.after(self.settings(job.queue).key_retention);
         if free_at <= self.now {
             self.drop_key(number);
@@ -48,9 +86,8 @@ impl Model {
         self.change(job.queue, |totals| {
             totals.completed += 1;
             totals.successful_retries += retried;
-            totals.retried_finished += retried;
+            totals.retried_finished += if finishes { retried } else { 0 };
         });
-        Ok(Acked { already_gone: false })
     }
 
     fn complete(&mut self, number: usize, lease: usize) {
@@ -100,7 +137,7 @@ impl Model {
         let place = match decision.next {
             Next::Later { at } | Next::Behind { at } => self.wait(at),
             Next::OldPlace => self.wait(out.ready_at),
-            Next::DeadLetter(_) => job.place.clone(),
+            Next::DeadLetter(_) | Next::Cancelled => job.place.clone(),
         };
         let saved = [checkpoint, &out.checkpoint].into_iter().find(|text| !text.is_empty());
         let retried = decision.progress.retries > job.progress.retries;
@@ -118,6 +155,9 @@ impl Model {
         self.jobs.insert(number, job);
         if let Next::DeadLetter(reason) = decision.next {
             self.dead_letter(number, reason);
+        }
+        if decision.next == Next::Cancelled {
+            self.end_cancelled(number);
         }
         decision.attempt
     }
@@ -138,7 +178,8 @@ impl Model {
             out.checkpoint = checkpoint.to_owned();
         }
         let cancel_requested = progress.cancel_requested;
-        Ok(Extended { expires_at: delivery.expires_at, cancel_requested })
+        let run_until = delivery.started_at.after(longest);
+        Ok(Extended { run_until, expires_at: delivery.expires_at, cancel_requested })
     }
 
     /// The job of this lease went to another queue since.
@@ -154,7 +195,7 @@ impl Model {
         {
             job.place = Place::Ready(out.ready_at);
             if job.progress.cancel_requested {
-                self.remove_cancelled(number);
+                self.end_cancelled(number);
             }
         }
         Answer::Nothing
@@ -337,7 +378,7 @@ impl Model {
         let before = self.jobs.len();
         let (now, settings) = (self.now, self.settings.clone());
         self.jobs.retain(|_, job| match job.place {
-            Place::Completed(at) => {
+            Place::Completed(at) | Place::Cancelled(at) => {
                 settings.queue(&name(job.queue)).completed_retention.is_some_and(|retention| at.after(retention) > now)
             }
             _ => true,

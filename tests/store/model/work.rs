@@ -2,7 +2,8 @@
 
 use super::{Added, Answer, Holder, Id, Job, Model, Out, Place};
 use crate::steps::{New, name};
-use redrive::domain::{DeadReason, Delivery, Lease, Progress, State, Timestamp};
+use redrive::domain::{DeadReason, Delivery, Lease, OnConflict, Progress, State, Timestamp};
+use redrive::queue::EnqueueOutcome;
 use redrive::queue::IdleReason;
 use redrive::queue::Refusal;
 
@@ -16,10 +17,11 @@ impl Model {
             .and_then(|key| self.keys.get(&(new.queue, key)).copied())
             .filter(|holder| holder.free_at.is_none_or(|at| at > self.now));
         let by_id = new.id.and_then(|id| self.find(new.queue, Id::Own(id)));
-        if by_id.is_some_and(|number| self.jobs[&number].body != new.body) {
+        let rejects = new.on_conflict == OnConflict::RejectDifferent;
+        if rejects && by_id.is_some_and(|number| self.jobs[&number].body != new.body) {
             return Err(Refusal::IdTaken);
         }
-        if holder.is_some_and(|holder| holder.body != new.body) {
+        if rejects && holder.is_some_and(|holder| holder.body != new.body) {
             return Err(Refusal::KeyTaken);
         }
         if let Some(holder) = holder
@@ -28,13 +30,28 @@ impl Model {
             return Err(Refusal::IdAndKeyDiffer);
         }
         if let Some(holder) = holder.filter(|holder| holder.free_at.is_some()) {
-            return Ok(Added { id: holder.id, deduplicated: true, state: State::Completed, run_at: None });
+            return Ok(Added {
+                id: holder.id,
+                outcome: EnqueueOutcome::Existing,
+                state: State::Completed,
+                run_at: None,
+            });
         }
-        if let Some(job) = holder.map(|holder| holder.job).or(by_id).map(|number| &self.jobs[&number]) {
-            return Ok(Added { id: job.id, deduplicated: true, state: job.state(), run_at: job.waits_since() });
+        if let Some(number) = holder.map(|holder| holder.job).or(by_id) {
+            let job = &self.jobs[&number];
+            let waits = matches!(job.state(), State::Ready | State::Scheduled);
+            if new.on_conflict == OnConflict::ReplaceWaiting && waits && job.progress.deliveries == 0 {
+                return Ok(self.replace(number, new));
+            }
+            return Ok(Added {
+                id: job.id,
+                outcome: EnqueueOutcome::Existing,
+                state: job.state(),
+                run_at: job.waits_since(),
+            });
         }
         let limit = self.settings(new.queue).max_depth;
-        let done = |job: &Job| matches!(job.state(), State::Dead | State::Completed);
+        let done = |job: &Job| matches!(job.state(), State::Dead | State::Completed | State::Cancelled);
         let alive = self.count(new.queue, |job| !done(job)) as u64;
         if let Some(limit) = limit.filter(|limit| alive >= *limit) {
             return Err(Refusal::QueueFull { limit });
@@ -63,7 +80,32 @@ impl Model {
         self.jobs.insert(number, job);
         self.hold_key(number);
         self.change(new.queue, |totals| totals.enqueued += 1);
-        Ok(Added { id, deduplicated: false, state, run_at: Some(run_at) })
+        Ok(Added { id, outcome: EnqueueOutcome::Added, state, run_at: Some(run_at) })
+    }
+
+    /// All of it but its id.
+    fn replace(&mut self, number: usize, new: &New) -> Added {
+        self.drop_key(number);
+        let run_at = self.now.after(new.delay);
+        let place = self.wait(run_at);
+        self.arrivals += 1;
+        let (arrived, now) = (self.arrivals, self.now);
+        let expires_at = new.expires.map(|after| now.after(after));
+        let Some(job) = self.jobs.get_mut(&number) else { unreachable!("it waits") };
+        *job = Job {
+            arrived,
+            key: new.key,
+            body: new.body,
+            priority: new.priority,
+            enqueued_at: now,
+            expires_at,
+            place,
+            progress: Progress::default(),
+            ..job.clone()
+        };
+        let added = Added { id: job.id, outcome: EnqueueOutcome::Replaced, state: job.state(), run_at: Some(run_at) };
+        self.hold_key(number);
+        added
     }
 
     pub(super) fn hold_key(&mut self, number: usize) {

@@ -1,0 +1,76 @@
+//! REPLACE_WAITING: a job that waits and was never delivered gives its place, its id and its key to a new one.
+
+use super::Adding;
+use super::earlier::{Decision, Earlier};
+use super::item::Item;
+use crate::domain::{Spec, State};
+use crate::queue::answers::ask_record;
+use crate::queue::encoding::Unknown;
+use crate::queue::find::{self, Located};
+use crate::queue::records::{self, IdRecord, KeyRecord};
+use crate::queue::state_changes::{Changes, FoundKey};
+use crate::queue::{EnqueueOutcome, Enqueued};
+use crate::store::Result;
+use crate::store::storage::{Applied, Fence, RecordKey, Storage, Table, flag};
+
+impl<S: Storage> Adding<'_, '_, S> {
+    /// Where the job that is there is not to be replaced, it is the answer.
+    pub(super) async fn replace(&mut self, item: &Item, earlier: Earlier) -> Result<Decision> {
+        let located = find::locate(self.store, &self.queue, earlier.number).await?;
+        let waits = |old: &Located| matches!(find::state_of(old.index), State::Ready | State::Scheduled);
+        let Some(old) = located.filter(|old| waits(old) && old.job.progress().deliveries == 0) else {
+            return Ok(Decision::Earlier(earlier));
+        };
+        let (number, sameness) = (item.number, item.sameness.unwrap_or_default());
+        let spec = Spec { id: earlier.id, ..item.spec.clone() };
+        let record = records::job(&spec, number, Some(&sameness), &Unknown::default());
+        let id = RecordKey::Text(spec.id.to_string().into());
+        let mut changes = Changes::default();
+        changes.leave(old.index, old.entry);
+        changes.unwatch_deadline(&old.job);
+        changes.remove_job(old.job.number, old.job.traits);
+        changes.fence(match old.job.traits & flag::OWN_ID != 0 {
+            true => Fence::Begins(Table::Id, id.clone(), records::owner(old.job.number)),
+            // Its id held its number, and so had no record.
+            false => Fence::Absent(Table::Id, id.clone()),
+        });
+        let key_record = KeyRecord { number, until: item.key_until, at: item.key_until, sameness, id: spec.id.clone() };
+        let old_key = match &old.job.spec.key {
+            Some(key) => FoundKey::read(self.key_record(key).await?)?.filter(|it| it.record.number == old.job.number),
+            None => None,
+        };
+        match (&old.job.spec.key, &spec.key) {
+            (Some(old), Some(key)) if old == key => changes.take_key(key, old_key.as_ref(), &key_record),
+            (old_name, key) => {
+                if let Some(name) = old_name {
+                    changes.free_key(name, old_key.as_ref().map(|it| &it.record), old.job.number);
+                }
+                if let Some(key) = key {
+                    changes.take_key(key, item.finished_key.as_ref(), &key_record);
+                }
+            }
+        }
+        changes.fence(Fence::Absent(Table::Job, RecordKey::Number(number)));
+        changes.put(Table::Job, RecordKey::Number(number), record.record);
+        if let Some(body) = record.body {
+            changes.put(Table::Body, RecordKey::Number(number), body);
+        }
+        changes.put(Table::Id, id, records::id(&IdRecord { number, sameness }));
+        let position = records::position(number, records::rank(spec.priority), spec.run_at, false);
+        changes.enter(position, spec.expires_at, self.now);
+        let made_ready = changes.made_ready;
+        match self.store.apply(&self.queue, &changes.batch()).await? {
+            Applied::Done(done) => {
+                self.begun = true;
+                self.announce(std::slice::from_ref(item), &done, made_ready).await?;
+                let (outcome, run_at) = (EnqueueOutcome::Replaced, Some(spec.run_at));
+                Ok(Decision::Answer(Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at })))
+            }
+            Applied::Changed(_) | Applied::NoQueue => Ok(Decision::TryAgain),
+        }
+    }
+
+    async fn key_record(&mut self, key: &str) -> Result<Option<bytes::Bytes>> {
+        ask_record(self.store, &self.queue, Table::Key, RecordKey::Text(key.into())).await
+    }
+}
