@@ -9,8 +9,8 @@ pub(crate) mod server;
 
 use bytes::Bytes;
 use redrive::domain::{
-    Body, BreakerFacts, Delivery, Failure, JobId, Lease, Leased, NewJob, Outcome, Progress, QueueName, RandomFractions,
-    RetryDecision, Settings, Spec, Timestamp, decide,
+    Body, BreakerFacts, Delivery, Failure, JobId, Lease, Leased, NewJob, OnConflict, Outcome, Progress, QueueName,
+    RandomFractions, RetryDecision, Settings, Spec, Timestamp, decide,
 };
 use redrive::env::ManualClock;
 use redrive::queue::hosts::sqlite::SqliteStore;
@@ -170,6 +170,8 @@ pub(crate) fn new_job() -> NewJob {
         start: None,
         expiry: None,
         policy: None,
+        on_conflict: OnConflict::default(),
+        key_ttl: None,
     }
 }
 
@@ -192,6 +194,7 @@ pub(crate) fn spec() -> Spec {
         run_at: now,
         expires_at: None,
         policy: None,
+        key_ttl: None,
     }
 }
 

@@ -223,6 +223,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         run_at: at(0),
         expires_at: None,
         policy: None,
+        key_ttl: None,
     };
     JobView {
         queue: queue_name(),

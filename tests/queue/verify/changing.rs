@@ -1,7 +1,7 @@
 //! A store that other calls change meanwhile.
 
 use super::*;
-use redrive::domain::{JobId, Lease, NewJob, Outcome, When};
+use redrive::domain::{JobId, Lease, NewJob, OnConflict, Outcome, When};
 use redrive::queue::{Ack, Claim, Nack, Settlements, Share};
 use redrive::queue::{Answer, CallContext, Incoming, QueueMemory, StoreLimits, Verb};
 use redrive::store::memory::MemoryStorage;
@@ -60,6 +60,8 @@ impl Others {
             start: None,
             expiry: Some(When::After(Duration::from_secs(90))),
             policy: None,
+            on_conflict: OnConflict::default(),
+            key_ttl: None,
         }
     }
 
