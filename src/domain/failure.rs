@@ -40,6 +40,12 @@ impl Failure {
         Self { error_type: error_type.into(), message: message.into(), ..Self::default() }
     }
 
+    /// What was called cannot be reached, does not answer in time, or says that it is overloaded: true of any job.
+    pub fn is_unreachable(&self) -> bool {
+        use FailureCategory::{Timeout, Unavailable, Unreachable};
+        matches!(self.category, Some(Unreachable | Timeout | Unavailable))
+    }
+
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
         self.error_type.len()

@@ -179,6 +179,8 @@ pub struct Progress {
     pub interruptions: u32,
     /// Failures that a breaker kept from counting.
     pub uncounted: u32,
+    /// The first of them since one counted.
+    pub uncounted_since: Option<Timestamp>,
     pub redrives: u32,
     /// Attempts ever written to the history.
     pub recorded: u32,
@@ -230,6 +232,7 @@ impl Progress {
         self.releases = 0;
         self.interruptions = 0;
         self.uncounted = 0;
+        self.uncounted_since = None;
         self.cancel_requested = false;
         self.deadline_cleared |= expires_at.is_some_and(|at| at <= now);
         self.redrives += 1;

@@ -18,8 +18,6 @@ use std::time::Duration;
 pub const RELEASES_MAX: u32 = 100;
 /// A job that is interrupted more often than this has a failure instead: it may be what kills its workers.
 pub const INTERRUPTIONS_MAX: u32 = 3;
-/// Failures of a job that an outage keeps from counting, at most: from then on they count again.
-pub const UNCOUNTED_MAX: u32 = 60;
 /// An upstream's Retry-After is stretched by up to this share, so that callers with the same Retry-After do not come at once.
 const RETRY_AFTER_SPREAD: f64 = 0.1;
 
@@ -37,6 +35,8 @@ pub struct Leased<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BreakerFacts {
     pub state: BreakerState,
+    /// A transient failure of this delivery counts against its job.
+    pub counts: bool,
     /// A hold by this delivery would move it.
     pub counts_hold: bool,
     /// While OPEN: when probes begin.
@@ -156,15 +156,16 @@ impl<'a> Deciding<'a> {
 
     /// A transient failure: the first rule that fits decides, otherwise the policy.
     fn fail(&mut self, failure: Failure, retry_after: Option<Duration>) {
-        let error = in_words(&failure);
+        let (error, error_type) = (in_words(&failure), failure.error_type.clone());
+        let unreachable = failure.is_unreachable();
         match self.apply_rule(failure, retry_after, |_| true) {
             Some(Then::DeadLetter) => self.dead_letter_by_rule(),
             Some(Then::Release) => self.release(retry_after, false),
-            Some(Then::Hold) => self.hold(error, retry_after),
+            Some(Then::Hold) => self.hold(error, error_type, retry_after),
             then => {
                 // A worker reports that what it calls fails; a lease that ran out says nothing about that.
                 if self.attempt.nacked {
-                    self.signal = Signal::Failure { error };
+                    self.signal = Signal::Failure { error, error_type, unreachable };
                 }
                 self.retry(then, retry_after);
             }
@@ -172,10 +173,10 @@ impl<'a> Deciding<'a> {
     }
 
     /// The queue is held back, and this job waits with it. Where that does not move the breaker, the job waits alone.
-    fn hold(&mut self, error: String, retry_after: Option<Duration>) {
+    fn hold(&mut self, error: String, error_type: String, retry_after: Option<Duration>) {
         let hold = retry_after.unwrap_or(self.queue.breaker.recovery_timeout);
         let hold = hold.min(self.queue.max_retry_after);
-        self.signal = Signal::Hold { error, hold };
+        self.signal = Signal::Hold { error, error_type, hold };
         let BreakerFacts { counts_hold, probe_at, .. } = self.leased.breaker;
         self.put_back((!counts_hold).then_some(hold), false);
         if counts_hold && self.attempt.status == AttemptStatus::Released {
@@ -193,6 +194,7 @@ impl<'a> Deciding<'a> {
             self.count();
         } else {
             self.progress.uncounted += 1;
+            self.progress.uncounted_since.get_or_insert(self.now);
         }
         let policy = self.policy(rule);
         let number = self.attempt.number;
@@ -200,9 +202,17 @@ impl<'a> Deciding<'a> {
             let why = format!("attempt {number} failed and the policy has {} retries", policy.max_retries);
             return self.dead_letter(DeadReason::Exhausted, why);
         }
-        let backoff = policy.backoff(number, self.progress.last_delay, self.random.jitter);
+        // A failure that does not count still makes the next one wait longer.
+        let retry = number.saturating_add(if counts { 0 } else { self.progress.uncounted - 1 });
+        let backoff = policy.backoff(retry, self.progress.last_delay, self.random.jitter);
         let mut delay = backoff.delay;
         let mut explanation = backoff.explanation;
+        let longest = self.queue.breaker.recovery_timeout;
+        if !counts && self.leased.breaker.state == BreakerState::Open && delay > longest {
+            // The queue is held back anyway, and needs jobs to probe with.
+            delay = longest;
+            explanation = format!("{explanation}; at most recovery_timeout {} while it is held", human(longest));
+        }
         if let Some(Then::Patient) = rule {
             let category = self.attempt.failure.as_ref().and_then(|failure| failure.category);
             let category = category.map_or("", FailureCategory::as_str);
@@ -234,7 +244,7 @@ impl<'a> Deciding<'a> {
             return self.dead_letter(DeadReason::WouldMissDeadline, why);
         }
         if !counts {
-            explanation += "; not counted while the queue's breaker is not closed";
+            explanation += "; not counted during an outage";
         }
         self.attempt.explanation = explanation;
         self.progress.last_delay = Some(backoff.computed);
@@ -246,9 +256,9 @@ impl<'a> Deciding<'a> {
 
     /// A failure that was to be expected: what the worker calls is known to be broken.
     fn is_outage(&self) -> bool {
-        self.attempt.nacked
-            && self.leased.breaker.state != BreakerState::Closed
-            && self.progress.uncounted < UNCOUNTED_MAX
+        let grace = self.queue.breaker.outage_grace;
+        let within_grace = self.progress.uncounted_since.is_none_or(|since| self.now.since(since) < grace);
+        self.attempt.nacked && !self.leased.breaker.counts && within_grace
     }
 
     /// By its worker or by a rule, so often at most.
@@ -357,6 +367,7 @@ impl<'a> Deciding<'a> {
 
     fn count(&mut self) {
         self.progress.tries = self.attempt.number;
+        self.progress.uncounted_since = None;
         self.attempt.counted = true;
     }
 

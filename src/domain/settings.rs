@@ -58,6 +58,10 @@ with_defaults! {
         lease_duration: Duration = Duration::from_secs(30),
         max_run_time: Duration = Duration::from_secs(24 * 3600),
         max_retry_after: Duration = Duration::from_secs(3600),
+        /// Jobs that are leased at once, by all servers.
+        max_in_flight: Option<u64> = None,
+        /// Jobs that are handed out each second, by all servers.
+        max_rate: Option<f64> = None,
         /// Jobs that are not dead; none: no limit.
         max_depth: Option<u64> = None,
         key_retention: Duration = Duration::from_secs(3600),
@@ -73,10 +77,16 @@ with_defaults! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     BreakerSettings {
         failure_threshold: u32 = 5,
-        recovery_timeout: Duration = Duration::from_secs(60),
+        /// The wait for the first probe of an outage; later ones wait as long as it has lasted.
+        first_probe: Duration = Duration::from_secs(1),
+        /// The longest wait for a probe, and how long one is waited for.
+        recovery_timeout: Duration = Duration::from_secs(10),
         half_open_max_calls: u32 = 1,
         success_threshold: u32 = 1,
-        quiet_period: Duration = Duration::from_secs(1),
+        /// So long an outage keeps the failures of a job from counting.
+        outage_grace: Duration = Duration::from_secs(24 * 3600),
+        /// After an outage the load grows; otherwise all is let out at once.
+        ramp: bool = true,
         disabled: bool = false,
     }
 }
@@ -87,6 +97,9 @@ with_defaults! {
         max_entries: u64 = 100_000,
         /// From death; none: for ever.
         retention: Option<Duration> = None,
-        breaker: BreakerSettings = BreakerSettings::default(),
+        breaker: BreakerSettings = BreakerSettings {
+            recovery_timeout: Duration::from_secs(60),
+            ..BreakerSettings::default()
+        },
     }
 }

@@ -1,7 +1,7 @@
 //! The breaker of the dead letters: a new one that finds no room is overflow, and after some of these in a row room is
 //! not looked for until `probe_at`.
 
-use super::{super::settings::BreakerSettings, super::time::Timestamp, Breaker, BreakerState};
+use super::{super::settings::BreakerSettings, super::time::Timestamp, Breaker, BreakerState, Outage};
 
 /// Whether a new dead letter is overflow, and what that did to the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,34 +27,45 @@ impl Breaker {
         let changed = match state {
             _ if nothing_opens_it => false,
             BreakerState::HalfOpen if full => self.open_full(now, settings),
-            BreakerState::HalfOpen => self.found_room(settings),
+            BreakerState::HalfOpen => self.found_room(settings, now),
             _ if *full_in_a_row >= settings.failure_threshold => self.open_full(now, settings),
             _ => false,
         };
-        if changed && self.open.is_some() {
+        if changed && self.outage.is_some() {
             *full_in_a_row = 0;
         }
         OverflowDecision { overflow: full, changed }
     }
 
     /// Dead letters left, and there is room. True: that closed it.
-    pub fn room_made(&mut self) -> bool {
-        let closes = self.open.is_some() && self.forced.is_none();
+    pub fn room_made(&mut self, now: Timestamp) -> bool {
+        let closes = self.outage.is_some() && self.forced.is_none();
         if closes {
-            self.close();
+            self.close_full(now);
         }
         closes
     }
 
     fn open_full(&mut self, now: Timestamp, settings: &BreakerSettings) -> bool {
-        self.trip(now, settings.recovery_timeout, None, FULL.to_owned())
+        let since = self.outage.as_ref().map_or(now, |outage| outage.since);
+        let probe_at = now.after(settings.recovery_timeout);
+        self.outage = Some(Outage { since, opened_at: now, probe_at, ..Outage::default() });
+        self.trips += 1;
+        FULL.clone_into(&mut self.last_error);
+        self.transit(BreakerState::Open, FULL.to_owned(), now);
+        true
     }
 
-    fn found_room(&mut self, settings: &BreakerSettings) -> bool {
-        if let Some(open) = &mut self.open {
-            open.successes += 1;
-            if open.successes >= settings.success_threshold {
-                self.close();
+    fn close_full(&mut self, now: Timestamp) {
+        self.outage = None;
+        self.transit(BreakerState::Closed, String::new(), now);
+    }
+
+    fn found_room(&mut self, settings: &BreakerSettings, now: Timestamp) -> bool {
+        if let Some(outage) = &mut self.outage {
+            outage.successes += 1;
+            if outage.successes >= settings.success_threshold {
+                self.close_full(now);
             }
         }
         true

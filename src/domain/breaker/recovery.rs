@@ -1,0 +1,198 @@
+//! How a queue comes back after an outage: by *load*, the jobs in flight on average. It is a real number: 0.3 is one job 30 %
+//! of the time. It grows in steps while nothing fails or slows.
+
+use super::{Admission, OutcomeStats, Step, Usual};
+use crate::domain::settings::BreakerSettings;
+use crate::domain::time::Timestamp;
+use std::time::Duration;
+
+/// What the downstream bore before is safe: it starts with half of that.
+const START: f64 = 0.5;
+/// Where nothing is known.
+const UNKNOWN_LOAD: f64 = 1.0;
+const LEAST_LOAD: f64 = 0.05;
+/// A step that went well lets half more out.
+const GROWTH: f64 = 1.5;
+/// A step lasts at least so long, and a full round of outcomes.
+const STEP: Duration = Duration::from_secs(1);
+/// Above the usual load a round has at least so many.
+const ROUND: f64 = 5.0;
+/// Successes that take this many times their usual time: it grows no more; or it shrinks.
+const SLOWER: f64 = 1.3;
+const MUCH_SLOWER: f64 = 1.6;
+const SHRINK: f64 = 0.8;
+/// Below this share of the load in flight, the workers' slots are the limit, and more load means nothing.
+const USED: f64 = 0.7;
+/// After a fall load stays below this share of the last good load, but not below so many times the usual one.
+const CEILING: f64 = 0.7;
+const CEILING_OF_USUAL: f64 = 1.25;
+/// For so long: longer than a drain, so that there is one fall and not four.
+const CEILING_LASTS: Duration = Duration::from_secs(60);
+/// A load that passed the last ceiling by this much and fell again.
+const ABOVE: f64 = 1.05;
+/// Nothing has waited for the ramp for so long: it is over.
+const OVER_AFTER: Duration = Duration::from_secs(10);
+/// A job that waits less than this does not wait for the ramp.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+/// Hand-outs that were missed are made up for, up to this time's worth.
+const BURST: f64 = 0.01;
+
+/// The load, and what bounds it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovery {
+    pub load: f64,
+    /// Of the step before.
+    pub previous_load: f64,
+    /// It never goes below this.
+    pub start_load: f64,
+    pub ceiling: Option<f64>,
+    /// None: until it is closed.
+    pub ceiling_until: Option<Timestamp>,
+    pub last_ceiling: f64,
+    /// Of failures, so far.
+    pub share: f64,
+    pub step_started: Timestamp,
+    /// When jobs last had to wait for it.
+    pub bound_at: Timestamp,
+}
+
+/// What hand-outs under the ramp have found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meter {
+    /// When nothing was left to hand out.
+    pub empty_at: Timestamp,
+    /// When jobs that had waited were held back.
+    pub held_at: Timestamp,
+    /// At once.
+    pub most_leased: u64,
+    /// Jobs that are ready, and leased, now.
+    pub ready: u64,
+    pub leased: u64,
+}
+
+impl Recovery {
+    /// As an outage begins.
+    pub(super) fn before(stats: &mut OutcomeStats, now: Timestamp) -> Self {
+        let usual = stats.usual_load(now).map(|load| load.max(LEAST_LOAD));
+        let start_load = usual.map_or(UNKNOWN_LOAD, |load| (load * START).max(LEAST_LOAD));
+        Self { load: start_load, previous_load: start_load, start_load, ..Self::default() }
+    }
+
+    /// A hold keeps this share of the load that was.
+    pub(super) fn keep(&mut self, share: f64) {
+        self.load = (self.load * share).max(LEAST_LOAD);
+    }
+
+    /// A downstream that had come back has failed again. `keep`: it only asked for a hold.
+    pub(super) fn fell(&mut self, usual: &Usual, keep: Option<f64>, now: Timestamp) {
+        let again = self.last_ceiling > 0.0 && self.load > ABOVE * self.last_ceiling;
+        let last_good = self.load.min(self.previous_load);
+        let ceiling = (CEILING * last_good).max(CEILING_OF_USUAL * usual.load.unwrap_or_default());
+        (self.ceiling, self.last_ceiling) = (Some(ceiling), ceiling);
+        self.ceiling_until = (!again).then(|| now.after(CEILING_LASTS));
+        self.load = match keep {
+            Some(share) => share * self.load,
+            None => (self.load / 2.0).clamp(self.start_load / 8.0, self.start_load),
+        };
+    }
+
+    pub(super) fn begin(&mut self, usual: &Usual, now: Timestamp) {
+        self.previous_load = self.load;
+        self.share = usual.share;
+        self.step_started = now;
+        self.bound_at = now;
+    }
+
+    pub(super) fn admission(&self, took_ms: f64) -> Admission<'static> {
+        Admission::Ramp { leased: self.leased(), per_second: self.per_second(took_ms) }
+    }
+
+    fn leased(&self) -> u64 {
+        self.load.ceil().max(1.0) as u64
+    }
+
+    /// About how many jobs that is, and how often one is handed out: at least each second.
+    pub fn per_second(&self, took_ms: f64) -> f64 {
+        (self.load * 1_000.0 / took_ms.max(1.0)).max(1.0)
+    }
+
+    /// Hand-outs that may be made at once.
+    pub fn burst(per_second: f64) -> f64 {
+        (per_second * BURST).max(1.0)
+    }
+
+    /// When jobs last had to wait for it.
+    fn last_bound(&self, meter: &Meter, now: Timestamp) -> Timestamp {
+        let waits = meter.ready > 0 && meter.leased >= self.leased() && now.since(meter.empty_at) > PATIENCE;
+        let now_or_never = if waits { now } else { Timestamp::default() };
+        self.bound_at.max(meter.held_at).max(now_or_never)
+    }
+
+    pub(super) fn is_over(&self, meter: &Meter, now: Timestamp) -> bool {
+        now.since(self.last_bound(meter, now)) > OVER_AFTER
+    }
+
+    /// When to look at it again, if no outcome asks for it before.
+    pub fn next_look(&self, settings: &BreakerSettings, now: Timestamp) -> Timestamp {
+        let ends = [self.step_started.after(STEP), self.step_started.after(settings.recovery_timeout)];
+        let over = self.bound_at.after(OVER_AFTER + Duration::from_millis(1));
+        let next = ends.into_iter().filter(|end| *end > now).min().unwrap_or_else(|| now.after(STEP));
+        if over > now { next.min(over) } else { next }
+    }
+
+    /// A full round of outcomes is there.
+    pub fn step_is_over(&self, step: &Step, usual: &Usual, now: Timestamp) -> bool {
+        let least = if usual.load.is_some_and(|usual| self.load <= usual) { 1.0 } else { ROUND };
+        now.since(self.step_started) >= STEP && (step.ok + step.failed) as f64 >= self.load.max(least)
+    }
+
+    /// True: a step has ended.
+    pub(super) fn end_step(
+        &mut self, stats: &mut OutcomeStats, meter: &Meter, settings: &BreakerSettings, now: Timestamp,
+    ) -> bool {
+        let step = stats.step;
+        let outcomes = (step.ok + step.failed) as f64;
+        let stuck = outcomes == 0.0 && now.since(self.step_started) >= settings.recovery_timeout;
+        if !stuck && !self.step_is_over(&step, &stats.usual, now) {
+            return false;
+        }
+        let usual_load = stats.usual.load.unwrap_or_default();
+        let expected = outcomes * self.share;
+        let chance = 2.0 * (expected * (1.0 - self.share)).max(0.0).sqrt() + 1.0;
+        let worse = step.failed as f64 > expected + chance;
+        let slower = match stats.usual.ln_took {
+            Some(usual) if step.ok > 0 => (step.ln_took / step.ok as f64 - usual).exp(),
+            _ => 1.0,
+        };
+        let bound_at = self.last_bound(meter, now);
+        let waited = bound_at >= self.step_started && meter.empty_at < self.step_started;
+        let used = self.load < 2.0 || meter.most_leased as f64 >= USED * self.load;
+        if stuck {
+            // Leases of workers that died may take all slots.
+            self.load += 1.0;
+        } else if worse && self.load > self.start_load {
+            self.load = self.load.min(self.previous_load).max(self.start_load);
+            let ceiling = self.load.max(CEILING_OF_USUAL * usual_load);
+            self.ceiling = Some(self.ceiling.map_or(ceiling, |before| before.min(ceiling)));
+            if self.ceiling_until.is_some() || self.last_ceiling == 0.0 {
+                self.ceiling_until = Some(now.after(CEILING_LASTS));
+            }
+        } else if slower > MUCH_SLOWER && self.load > self.start_load {
+            self.load = (SHRINK * self.load).max(self.start_load);
+        } else if slower <= SLOWER && waited && used {
+            if self.ceiling_until.is_some_and(|until| now > until) {
+                self.ceiling = None;
+            }
+            self.previous_load = self.load;
+            let most = self.ceiling.map_or(f64::MAX, |ceiling| ceiling.max(self.load));
+            self.load = (GROWTH * self.load).min(most);
+        }
+        if !worse && outcomes > 0.0 {
+            self.share = stats.usual.share.max((self.share + step.failed as f64 / outcomes) / 2.0);
+        }
+        self.bound_at = bound_at;
+        self.step_started = now;
+        stats.step = Step::default();
+        true
+    }
+}
