@@ -24,6 +24,16 @@ store_test! {
 }
 
 store_test! {
+    async fn a_job_is_answered_as_it_was_before_a_later_one_of_the_same_call_replaces_it(h) {
+        h.enqueue(job("q").id("x").key("k")).await;
+        let replaces = NewJob { on_conflict: OnConflict::ReplaceWaiting, ..job("q").key("k").body("other") };
+        let answers = h.enqueue_all(vec![job("q").id("x"), replaces]).await;
+        let answers: Vec<_> = answers.into_iter().map(|answer| answer.map(|it| (it.outcome, it.state)).unwrap()).collect();
+        assert_eq!(answers, [EnqueueOutcome::Existing, EnqueueOutcome::Replaced].map(|it| (it, State::Ready)));
+    }
+}
+
+store_test! {
     async fn keys_are_a_queues_own(h) {
         h.enqueue(job("q").key("k")).await;
         h.enqueue(job("r").key("k").body("other")).await;

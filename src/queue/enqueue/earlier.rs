@@ -2,11 +2,11 @@
 
 use super::{Adding, Answer, item::Item};
 use crate::domain::{JobId, OnConflict, Sameness, State};
-use crate::queue::answers::ask_record;
+use crate::queue::answers::{ask, ask_record};
 use crate::queue::find::{self, Located};
 use crate::queue::records;
 use crate::queue::refusal::Refusal;
-use crate::queue::state_changes::FoundKey;
+use crate::queue::state_changes::{EndedId, FoundKey};
 use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::Result;
 use crate::store::storage::{Batch, Entry, Fence, Member, RecordKey, Storage, Table, Was};
@@ -29,19 +29,24 @@ impl<S: Storage> Adding<'_, '_, S> {
                     match of_fence {
                         Fence::Absent(Table::Job, _) if fence == fences[of] => taken.job = record,
                         Fence::Absent(Table::Job, _) => taken.number_in_id = record,
-                        Fence::Absent(Table::Id, _) => taken.id = record,
+                        Fence::Absent(Table::Id, _) | Fence::Is(Table::Id, ..) => taken.id = record,
                         _ => taken.key = Some(record),
                     }
                 }
                 _ => {}
             }
         }
+        self.note_ended_ids(&items, &mut found).await?;
         let (mut left, mut earlier) = (Vec::with_capacity(items.len()), Vec::new());
         for (at, mut item) in items.into_iter().enumerate() {
             let Some(taken) = found.remove(&at) else {
                 left.push(item);
                 continue;
             };
+            if item.on_conflict == OnConflict::ReplaceWaiting {
+                // It may replace one of those that others are to be answered with.
+                self.answer_earlier(std::mem::take(&mut earlier)).await?;
+            }
             match self.decide(&mut item, taken).await? {
                 Decision::Answer(answer) => self.answers[item.at] = Some(answer),
                 Decision::Earlier(other) => earlier.push((item.at, other)),
@@ -58,6 +63,18 @@ impl<S: Storage> Adding<'_, '_, S> {
         Ok(left)
     }
 
+    /// Which of the own ids that are taken are those of jobs that have ended, for long enough.
+    async fn note_ended_ids(&mut self, items: &[Item], found: &mut HashMap<usize, Taken>) -> Result<()> {
+        let taken: Vec<_> = found.iter_mut().filter(|(_, taken)| taken.id.is_some()).collect();
+        let reads: Vec<_> = taken.iter().map(|(at, _)| EndedId::end(&items[**at].spec.id)).collect();
+        let mut ends = ask(self.store, &self.queue, &reads).await?;
+        for (_, taken) in taken {
+            let end = ends.score();
+            taken.ended_id = taken.id.as_ref().and_then(|record| EndedId::of(record, end, self.now));
+        }
+        Ok(())
+    }
+
     /// What follows for one job from what is there already.
     async fn decide(&mut self, item: &mut Item, taken: Taken) -> Result<Decision> {
         if taken.job.as_ref() == Some(&item.record.record) {
@@ -65,7 +82,9 @@ impl<S: Storage> Adding<'_, '_, S> {
             return Ok(Decision::Answer(item.added()));
         }
         let Some(sameness) = item.sameness else { return self.number_taken(item, &taken).await };
+        item.ended_id.clone_from(&taken.ended_id);
         let by_id = match &taken.id {
+            Some(_) if taken.ended_id.is_some() => None,
             Some(record) => Some(earlier_by_id(item, record, &sameness)?),
             None => self.earlier_by_number(item, &taken, &sameness).await?,
         };
@@ -143,7 +162,7 @@ impl<S: Storage> Adding<'_, '_, S> {
         let numbers: Vec<_> = earlier.iter().map(|(_, earlier)| earlier.number).collect();
         let mut located = find::locate_all(self.store, &self.queue, &numbers).await?.into_iter();
         for (at, earlier) in earlier {
-            // A key may outlive its job.
+            // A key or an own id may outlive its job.
             let located = located.next().flatten();
             let state = located.as_ref().map_or(State::Completed, |located| find::state_of(located.index));
             // When it became or becomes ready, while it waits.
@@ -165,6 +184,8 @@ struct Taken {
     /// Under its number.
     job: Option<Bytes>,
     id: Option<Bytes>,
+    /// The same, where the job of that id has ended for long enough.
+    ended_id: Option<EndedId>,
     /// Under the number that its own id holds.
     number_in_id: Option<Bytes>,
     /// None inside: the key was another's and is free now.
