@@ -173,8 +173,7 @@ async fn arrive<S: Storage>(
 impl MovedJob {
     /// DEAD elsewhere → READY here, with all that it has been through.
     fn enter(
-        &self, number: u64, there: &Obstacle, ready: &ToReady<'_>, cx: &mut CallContext<'_>,
-        changes: &mut Changes,
+        &self, number: u64, there: &Obstacle, ready: &ToReady<'_>, cx: &mut CallContext<'_>, changes: &mut Changes,
     ) -> Result<()> {
         let spec = &self.spec;
         let sameness = spec.sameness();

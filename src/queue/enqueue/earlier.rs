@@ -37,7 +37,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             }
         }
         self.note_ended_ids(&items, &mut found).await?;
-        let (mut left, mut earlier) = (Vec::with_capacity(items.len()), Vec::new());
+        let (mut left, mut earlier, mut replaced) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
         for (at, mut item) in items.into_iter().enumerate() {
             let Some(taken) = found.remove(&at) else {
                 left.push(item);
@@ -47,9 +47,17 @@ impl<S: Storage> Adding<'_, '_, S> {
                 // It may replace one of those that others are to be answered with.
                 self.answer_earlier(std::mem::take(&mut earlier)).await?;
             }
+            if replaced.iter().any(|number| taken.is_of(*number, &item)) {
+                left.push(item);
+                continue;
+            }
             match self.decide(&mut item, taken).await? {
                 Decision::Answer(answer) => self.answers[item.at] = Some(answer),
                 Decision::Earlier(other) => earlier.push((item.at, other)),
+                Decision::Replaced(number, answer) => {
+                    replaced.push(number);
+                    self.answers[item.at] = Some(answer);
+                }
                 Decision::TryAgain => left.push(item),
             }
         }
@@ -192,9 +200,20 @@ struct Taken {
     key: Option<Option<Bytes>>,
 }
 
+impl Taken {
+    /// Something that was found belongs to the job of this number.
+    fn is_of(&self, number: u64, item: &Item) -> bool {
+        let owner = records::owner(number);
+        let names = self.id.iter().chain(self.key.iter().flatten());
+        names.into_iter().any(|record| record.starts_with(&owner)) || item.spec.id.number() == Some(number)
+    }
+}
+
 pub(super) enum Decision {
     Answer(Answer),
     Earlier(Earlier),
+    /// The job of this number gave way.
+    Replaced(u64, Answer),
     TryAgain,
 }
 

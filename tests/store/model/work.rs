@@ -34,12 +34,7 @@ impl Model {
         }
         let gone = holder.filter(|holder| holder.free_at.is_some()).map(|holder| holder.id);
         if let Some(id) = gone.or(ended.and(new.id.map(Id::Own))) {
-            return Ok(Added {
-                id,
-                outcome: EnqueueOutcome::Existing,
-                state: State::Completed,
-                run_at: None,
-            });
+            return Ok(Added { id, outcome: EnqueueOutcome::Existing, state: State::Completed, run_at: None });
         }
         if let Some(number) = holder.map(|holder| holder.job).or(by_id) {
             let job = &self.jobs[&number];
