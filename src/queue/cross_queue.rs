@@ -21,7 +21,7 @@ use super::context::CallContext;
 use super::facts::Rounds;
 use super::queues::all_queues;
 use super::records::read_if;
-use super::removal::{LetterFacts, remove_letters};
+use super::removal::{IdsAfter, LetterFacts, remove_letters};
 use super::select::DeadEntry;
 use super::state_changes::{Changes, Total};
 use crate::domain::{QueueName, Timestamp};
@@ -94,7 +94,7 @@ pub(super) async fn leave<S: Reads>(
         changes.add(Total::MovedOut, 1);
     }
     let letters: Vec<_> = facts.iter().collect();
-    remove_letters(store, source, &letters, changes).await?;
+    remove_letters(store, source, &letters, IdsAfter::Free, changes).await?;
     Ok(left)
 }
 

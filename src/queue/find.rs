@@ -40,6 +40,15 @@ pub(crate) async fn find_job<S: Reads>(
     for queue in queues {
         all.extend(named(id, &queue, &mut ask(store, &queue, &reads).await?)?);
     }
+    // An own id may outlive its job, and where that was no job is meant.
+    if all.len() > 1 {
+        let mut there = Vec::with_capacity(all.len());
+        for named in all {
+            let job = ask(store, &named.queue, &[numbered(Table::Job, named.number)]).await?.record();
+            there.extend(job.map(|_| named));
+        }
+        all = there;
+    }
     Ok(all)
 }
 

@@ -15,15 +15,17 @@ use super::context::CallContext;
 use super::events::{DeadLetterEvent, Event, EventKind};
 use super::facts::{JobFacts, LeaseFacts};
 use super::records::{self, DeadRecord, History, KeyRecord, Whereabouts};
+use super::requests::expiry;
 use super::select::DeadEntry;
 pub(crate) use super::views::Total;
 use crate::domain::{Attempt, DeadReason, Failure, JobEvent, JobId, Progress, QueueName, Timestamp};
 use crate::queue::Totals;
 use crate::store::Result;
 use crate::store::storage::{
-    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write, flag,
+    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, Read, RecordKey, Table, Write, flag,
 };
 use bytes::Bytes;
+use std::time::Duration;
 
 /// The parts of the history that are kept.
 const FIRST_ATTEMPTS: u32 = 10;
@@ -33,6 +35,8 @@ const ERROR_TYPES_MAX: usize = 1_000;
 const OTHER_ERROR_TYPES: &str = "(other)";
 /// Keys of finished jobs that a queue remembers; the sweep removes the oldest beyond it.
 pub(crate) const FINISHED_KEYS_MAX: u64 = 1_000_000;
+/// A caller's own id is held for so long after its job has ended.
+pub(crate) const ID_HELD: Duration = Duration::from_secs(600);
 
 /// [`Table::Failure`]: the parts.
 pub(crate) const FIRST_FAILURE: u8 = 0;
@@ -298,21 +302,34 @@ impl Changes {
         }
     }
 
-    /// The caller's own id names it no longer.
-    pub(crate) fn free_id(&mut self, id: &str, number: u64) {
-        self.free_name(Table::Id, id, number);
+    /// The job of a caller's own id has ended. The id is held for a while, so that a repeated Enqueue does not add the job again.
+    pub(crate) fn hold_id(&mut self, id: RecordKey, number: u64, now: Timestamp) {
+        self.fence(Fence::Begins(Table::Id, id.clone(), records::owner(number)));
+        self.insert(Index::Expires, expiry(Table::Id, id, now.after(ID_HELD)));
     }
 
-    fn free_name(&mut self, table: Table, name: &str, number: u64) {
-        let key = RecordKey::Text(name.into());
-        self.fence(Fence::Begins(table, key.clone(), records::owner(number)));
-        self.delete(table, key);
+    /// A job has this own id from now on. `ended`: what stands there. `record`: none where the id holds the number of its job.
+    pub(crate) fn take_id(&mut self, id: RecordKey, ended: Option<&EndedId>, record: Option<Bytes>) {
+        match ended {
+            None => self.fence(Fence::Absent(Table::Id, id.clone())),
+            Some(EndedId { bytes, over }) => {
+                self.fence(Fence::Is(Table::Id, id.clone(), bytes.clone()));
+                self.write(Write::Remove(Index::Expires, expiry(Table::Id, id.clone(), *over)));
+            }
+        }
+        match record {
+            Some(record) => self.put(Table::Id, id, record),
+            None if ended.is_some() => self.write(Write::Delete(Table::Id, id)),
+            None => {}
+        }
     }
 
     /// The job has its key no longer. `found`: who has it now.
     pub(crate) fn free_key(&mut self, key: &str, found: Option<&KeyRecord>, number: u64) {
         if let Some(found) = found.filter(|found| found.number == number) {
-            self.free_name(Table::Key, key, number);
+            let name = RecordKey::Text(key.into());
+            self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
+            self.delete(Table::Key, name);
             self.remove(Index::FinishedKey, found.entry(key));
         }
     }
@@ -354,7 +371,8 @@ impl Changes {
             return cx.due(queue, now.after(retention));
         }
         if job.traits & flag::OWN_ID != 0 {
-            self.free_id(&job.spec.id.to_string(), job.number);
+            self.hold_id(RecordKey::Text(job.spec.id.to_string().into()), job.number, now);
+            cx.due(queue, now.after(ID_HELD));
         }
         self.remove_job(job.number, job.traits);
     }
@@ -391,6 +409,27 @@ pub(crate) fn counted_as(types: &mut Vec<Box<str>>, error_type: &str) -> String 
         types.push(error_type.into());
     }
     error_type.to_owned()
+}
+
+/// The own id of a job that has ended, and that was held for long enough.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedId {
+    bytes: Bytes,
+    /// When its time was over.
+    over: Timestamp,
+}
+
+impl EndedId {
+    /// Read beside the record of an id: until when it is held, if its job has ended.
+    pub(crate) fn end(id: &JobId) -> Read {
+        Read::Score(Index::Expires, Member::Record(Table::Id, RecordKey::Text(id.to_string().into())))
+    }
+
+    /// None: the id is still held.
+    pub(crate) fn of(record: &Bytes, end: Option<u64>, now: Timestamp) -> Option<Self> {
+        let over = end.map(Timestamp::from_millis).filter(|over| *over <= now)?;
+        Some(Self { bytes: record.clone(), over })
+    }
 }
 
 /// A record of `Key` as it was read.

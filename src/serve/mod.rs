@@ -68,7 +68,7 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     // Before the store: a second server by mistake ends here and touches nothing.
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
     let waiters = Arc::new(Waiters::default());
-    let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog));
+    let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog::default()));
     let setup = Setup { settings: config.settings.clone(), subscribers, ..Setup::default() };
     match config.redis.clone() {
         None => {

@@ -37,6 +37,7 @@ mod machine;
 mod model;
 mod opening;
 mod order;
+mod own_ids;
 mod pause;
 mod purge;
 mod recorded_events;

@@ -8,7 +8,7 @@ use super::super::facts::{JobFacts, QueueFacts, Rounds};
 use super::super::records::{self, IdRecord, read_if};
 use super::super::requeue::ToReady;
 use super::super::state_changes::{
-    Changes, FIRST_FAILURE, FoundKey, LAST_FAILURE, Total, attempt_part, kept_attempts, kept_before_next,
+    Changes, FIRST_FAILURE, LAST_FAILURE, Total, attempt_part, kept_attempts, kept_before_next,
 };
 use super::move_record::{MoveRecord, Step, read_move};
 use crate::domain::{JobEventKind, QueueName, Spec};
@@ -149,7 +149,7 @@ async fn arrive<S: Storage>(
         if reason.is_none() {
             keys.extend(moved_job.spec.key.clone());
             let ready = ToReady { queue: to, keep_attempts: moved_job.keep_attempts, reason: &moved_job.reason, now };
-            moved_job.enter(number, source, obstacle.key.as_ref(), &ready, cx, &mut changes)?;
+            moved_job.enter(number, source, obstacle, &ready, cx, &mut changes)?;
         }
     }
     if changes.is_empty() {
@@ -179,7 +179,7 @@ async fn arrive<S: Storage>(
 impl MovedJob {
     /// DEAD elsewhere → READY here, with all that it has been through.
     fn enter(
-        &self, number: u64, source: &QueueName, key: Option<&FoundKey>, ready: &ToReady<'_>, cx: &mut CallContext<'_>,
+        &self, number: u64, source: &QueueName, there: &Obstacle, ready: &ToReady<'_>, cx: &mut CallContext<'_>,
         changes: &mut Changes,
     ) -> Result<()> {
         let spec = &self.spec;
@@ -195,13 +195,13 @@ impl MovedJob {
         // Also an id that a server made: it holds the number that the job had before.
         if let Some(id) = records::own_id(spec, number) {
             let id = RecordKey::Text(id.into());
-            changes.fence(Fence::Absent(Table::Id, id.clone()));
-            changes.put(Table::Id, id, records::id(&IdRecord { number, sameness }));
+            changes.take_id(id, there.ended_id.as_ref(), Some(records::id(&IdRecord { number, sameness })));
         }
         for (table, part, record) in &self.attempts {
             changes.put(*table, RecordKey::Part(number, *part), record.clone());
         }
-        ready.enter(&facts, spec, key, (JobEventKind::Moved, format!("from {source}")), cx, changes);
+        let moved = (JobEventKind::Moved, format!("from {source}"));
+        ready.enter(&facts, spec, there.key.as_ref(), moved, cx, changes);
         changes.add(Total::MovedIn, 1);
         Ok(())
     }

@@ -78,7 +78,8 @@ impl<S: Storage> Adding<'_, '_, S> {
                 self.begun = true;
                 self.announce(std::slice::from_ref(item), &done, made_ready).await?;
                 let (outcome, run_at) = (EnqueueOutcome::Replaced, Some(spec.run_at));
-                Ok(Decision::Answer(Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at })))
+                let answer = Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at });
+                Ok(Decision::Replaced(old.job.number, answer))
             }
             Applied::Changed(_) | Applied::NoQueue => Ok(Decision::TryAgain),
         }

@@ -11,7 +11,7 @@ use crate::queue::find::{self, Located};
 use crate::queue::records::{self, History, Whereabouts, read_if};
 use crate::queue::refusal::Refusal;
 use crate::queue::select::{DeadEntry, read_dead};
-use crate::queue::state_changes::{Changes, Total, attempt_part};
+use crate::queue::state_changes::{Changes, ID_HELD, Total, attempt_part};
 use crate::queue::{Ack, Acked};
 use crate::store::Result;
 use crate::store::storage::{Applied, Entry, Fence, Index, RecordKey, Storage, Table, flag};
@@ -102,7 +102,8 @@ fn write_end(
     let number = job.number;
     let Some(retention) = settings.completed_retention else {
         if job.traits & flag::OWN_ID != 0 {
-            changes.free_id(&job.spec.id.to_string(), number);
+            changes.hold_id(RecordKey::Text(job.spec.id.to_string().into()), number, now);
+            cx.due(&ack.lease.queue, now.after(ID_HELD));
         }
         return changes.remove_job(number, job.traits);
     };

@@ -128,6 +128,14 @@ struct Holder {
     free_at: Option<Timestamp>,
 }
 
+/// An own id whose job has ended.
+#[derive(Clone, Copy, Debug)]
+struct EndedId {
+    job: usize,
+    body: u8,
+    until: Timestamp,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) totals: Totals,
@@ -182,6 +190,7 @@ pub(crate) struct Model {
     pub(crate) jobs: BTreeMap<usize, Job>,
     pub(crate) queues: BTreeMap<usize, Queue>,
     keys: BTreeMap<(usize, u8), Holder>,
+    ended_ids: BTreeMap<(usize, u8), EndedId>,
     /// Every lease there ever was: its job, and which of its deliveries.
     pub(crate) leases: Vec<(usize, u32)>,
     pub(crate) made: usize,
@@ -215,6 +224,7 @@ impl Model {
             keeps_outcome_stats,
             jobs: BTreeMap::new(),
             keys: BTreeMap::new(),
+            ended_ids: BTreeMap::new(),
             leases: Vec::new(),
             made: 0,
             arrivals: 0,
@@ -278,6 +288,19 @@ impl Model {
 
     pub(crate) fn find(&self, queue: usize, id: Id) -> Option<usize> {
         self.jobs.iter().find(|(_, job)| job.queue == queue && job.id == id).map(|(number, _)| *number)
+    }
+
+    /// It has ended, and nothing stays of it but its own id for a while.
+    fn remove(&mut self, number: usize) {
+        if let Some(Job { id: Id::Own(id), queue, body, .. }) = self.jobs.remove(&number) {
+            let until = self.now.after(Duration::from_secs(600));
+            self.ended_ids.insert((queue, id), EndedId { job: number, body, until });
+        }
+    }
+
+    fn ended_id(&self, queue: usize, id: Id) -> Option<EndedId> {
+        let Id::Own(id) = id else { return None };
+        self.ended_ids.get(&(queue, id)).copied().filter(|ended| ended.until > self.now)
     }
 
     fn count(&self, queue: usize, which: impl Fn(&Job) -> bool) -> usize {

@@ -78,7 +78,7 @@ impl Model {
         job.place = Place::Cancelled(now);
         let (queue, retried) = (job.queue, job.progress.retries > 0);
         if self.settings(queue).completed_retention.is_none() {
-            self.jobs.remove(&number);
+            self.remove(number);
         }
         self.change(queue, |totals| {
             totals.cancelled += 1;

@@ -17,25 +17,24 @@ impl Model {
             .and_then(|key| self.keys.get(&(new.queue, key)).copied())
             .filter(|holder| holder.free_at.is_none_or(|at| at > self.now));
         let by_id = new.id.and_then(|id| self.find(new.queue, Id::Own(id)));
+        let ended = new.id.and_then(|id| self.ended_id(new.queue, Id::Own(id)));
         let rejects = new.on_conflict == OnConflict::RejectDifferent;
-        if rejects && by_id.is_some_and(|number| self.jobs[&number].body != new.body) {
+        let body_of_id = by_id.map(|number| self.jobs[&number].body).or_else(|| ended.map(|ended| ended.body));
+        if rejects && body_of_id.is_some_and(|body| body != new.body) {
             return Err(Refusal::IdTaken);
         }
         if rejects && holder.is_some_and(|holder| holder.body != new.body) {
             return Err(Refusal::KeyTaken);
         }
+        let job_of_id = by_id.or_else(|| ended.map(|ended| ended.job));
         if let Some(holder) = holder
-            && new.id.is_some_and(|id| by_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id)
+            && new.id.is_some_and(|id| job_of_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id)
         {
             return Err(Refusal::IdAndKeyDiffer);
         }
-        if let Some(holder) = holder.filter(|holder| holder.free_at.is_some()) {
-            return Ok(Added {
-                id: holder.id,
-                outcome: EnqueueOutcome::Existing,
-                state: State::Completed,
-                run_at: None,
-            });
+        let gone = holder.filter(|holder| holder.free_at.is_some()).map(|holder| holder.id);
+        if let Some(id) = gone.or_else(|| ended.and_then(|_| new.id.map(Id::Own))) {
+            return Ok(Added { id, outcome: EnqueueOutcome::Existing, state: State::Completed, run_at: None });
         }
         if let Some(number) = holder.map(|holder| holder.job).or(by_id) {
             let job = &self.jobs[&number];
@@ -59,6 +58,7 @@ impl Model {
         let number = self.made;
         self.made += 1;
         let id = new.id.map_or(Id::Made(number), Id::Own);
+        new.id.map(|id| self.ended_ids.remove(&(new.queue, id)));
         let run_at = self.now.after(new.delay);
         self.arrivals += 1;
         let job = Job {
