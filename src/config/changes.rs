@@ -58,6 +58,8 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
         lease_duration,
         max_run_time,
         max_retry_after,
+        max_in_flight,
+        max_rate,
         max_depth,
         key_retention,
         dead_jobs_hold_keys,
@@ -70,7 +72,10 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     add("lease_duration", human(*lease_duration));
     add("max_run_time", human(*max_run_time));
     add("max_retry_after", human(*max_retry_after));
-    add("max_depth", max_depth.map_or_else(|| "unlimited".into(), |depth| depth.to_string()));
+    let unlimited = || "unlimited".to_owned();
+    add("max_in_flight", max_in_flight.map_or_else(unlimited, |most| most.to_string()));
+    add("max_rate", max_rate.map_or_else(unlimited, |rate| rate.to_string()));
+    add("max_depth", max_depth.map_or_else(unlimited, |depth| depth.to_string()));
     add("key_retention", human(*key_retention));
     add("dead_jobs_hold_keys", dead_jobs_hold_keys.to_string());
     add("completed_retention", human(completed_retention.unwrap_or(Duration::ZERO)));
@@ -116,8 +121,9 @@ fn of_breaker(name: &str, breaker: &BreakerSettings) -> Vec<(String, String)> {
         recovery_timeout,
         half_open_max_calls,
         success_threshold,
-        // No key of the file.
-        quiet_period: _,
+        first_probe,
+        outage_grace,
+        ramp,
         disabled,
     } = breaker;
     [
@@ -125,6 +131,9 @@ fn of_breaker(name: &str, breaker: &BreakerSettings) -> Vec<(String, String)> {
         ("recovery_timeout", human(*recovery_timeout)),
         ("half_open_max_calls", half_open_max_calls.to_string()),
         ("success_threshold", success_threshold.to_string()),
+        ("first_probe", human(*first_probe)),
+        ("outage_grace", human(*outage_grace)),
+        ("ramp", ramp.to_string()),
         ("disabled", disabled.to_string()),
     ]
     .map(|(key, value)| (format!("{name}.{key}"), value))

@@ -3,12 +3,13 @@
 use super::toml_reader::{TomlReader, duration_within};
 use super::{policy, rules};
 use crate::domain::duration::human;
-use crate::domain::{BreakerSettings, DeadLetterSettings, LONGEST_DELAY, Limits, QueueSettings, default_rules};
+use crate::domain::{BreakerSettings, DeadLetterSettings, LONGEST_DELAY, Limits, MaxRate, QueueSettings, default_rules};
 use std::{ops::RangeInclusive, time::Duration};
 use toml::de::DeValue;
 
 /// More than any queue has, and far from any overflow.
 const MOST_JOBS: u64 = 1_000_000_000_000;
+const MOST_IN_FLIGHT: u64 = 1_000_000;
 const MOST_CALLS: u32 = 1_000_000;
 const LONGEST_RETENTION: Duration = Duration::from_secs(36_500 * 86_400);
 const ONE_SECOND: Duration = Duration::from_secs(1);
@@ -36,6 +37,13 @@ pub(super) fn read(reader: &TomlReader<'_>, base: &QueueSettings) -> QueueSettin
         lease_duration: lease_duration.unwrap_or(base.lease_duration),
         max_run_time: max_run_time.unwrap_or(base.max_run_time),
         max_retry_after: reader.duration("max_retry_after", up_to(LONGEST_DELAY)).unwrap_or(base.max_retry_after),
+        max_in_flight: unlimited(reader, "max_in_flight", 1..=MOST_IN_FLIGHT).unwrap_or(base.max_in_flight),
+        max_rate: reader
+            .parsed("max_rate", "a rate in quotes such as \"200/s\", or \"unlimited\"", |text| match text {
+                "unlimited" => Ok(None),
+                text => MaxRate::parse(text).map(Some),
+            })
+            .unwrap_or(base.max_rate),
         max_depth: unlimited(reader, "max_depth", 1..=MOST_JOBS).unwrap_or(base.max_depth),
         key_retention: reader.duration("key_retention", up_to(LONGEST_RETENTION)).unwrap_or(base.key_retention),
         dead_jobs_hold_keys: reader.bool("dead_jobs_hold_keys").unwrap_or(base.dead_jobs_hold_keys),
@@ -89,12 +97,16 @@ fn breaker(reader: &TomlReader<'_>, base: &BreakerSettings) -> BreakerSettings {
     };
     BreakerSettings {
         failure_threshold: given.integer("failure_threshold", 1..=MOST_CALLS).unwrap_or(base.failure_threshold),
+        first_probe: given
+            .duration("first_probe", Duration::from_millis(1)..=LONGEST_DELAY)
+            .unwrap_or(base.first_probe),
         recovery_timeout: given
             .duration("recovery_timeout", Duration::from_millis(1)..=LONGEST_DELAY)
             .unwrap_or(base.recovery_timeout),
         half_open_max_calls: given.integer("half_open_max_calls", 1..=MOST_CALLS).unwrap_or(base.half_open_max_calls),
         success_threshold: given.integer("success_threshold", 1..=MOST_CALLS).unwrap_or(base.success_threshold),
-        quiet_period: base.quiet_period,
+        outage_grace: given.duration("outage_grace", Duration::ZERO..=LONGEST_DELAY).unwrap_or(base.outage_grace),
+        ramp: given.bool("ramp").unwrap_or(base.ramp),
         disabled: given.bool("disabled").unwrap_or(base.disabled),
     }
 }

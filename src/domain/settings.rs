@@ -3,6 +3,7 @@
 use super::breaker::{BreakerKind, BreakerName};
 use super::ids::QueueName;
 use super::macros::with_defaults;
+use super::max_rate::MaxRate;
 use super::policy::RetryPolicy;
 use super::presets::Preset;
 use super::rules::{ErrorRule, default_rules};
@@ -61,7 +62,7 @@ with_defaults! {
         /// Jobs that are leased at once, by all servers.
         max_in_flight: Option<u64> = None,
         /// Jobs that are handed out each second, by all servers.
-        max_rate: Option<f64> = None,
+        max_rate: Option<MaxRate> = None,
         /// Jobs that are not dead; none: no limit.
         max_depth: Option<u64> = None,
         key_retention: Duration = Duration::from_secs(3600),

@@ -42,10 +42,21 @@ pub struct JobView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BreakerView {
     pub breaker: Breaker,
-    /// While CLOSED: failures that count toward the threshold.
+    /// Failures that speak since the last success.
     pub failures: u32,
     /// While HALF_OPEN: probes whose outcome is waited for.
     pub probes: usize,
+    /// Ready jobs.
+    pub held: u64,
+    /// Failures of this outage that did not count.
+    pub uncounted: u64,
+    /// What its load comes to, by what a success takes.
+    pub per_second: f64,
+    /// How long the ready jobs take at this load.
+    pub drain: Option<Duration>,
+    /// The share of failures, and until when they do not count.
+    pub degraded: Option<(f64, Timestamp)>,
+    pub usual_share: f64,
 }
 
 /// The breakers of one queue.

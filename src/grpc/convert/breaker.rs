@@ -5,7 +5,7 @@ use super::page_token::{self, Kind};
 use super::same_name::SameName;
 use super::time::{duration_out, timestamp_out};
 use super::{Context, count};
-use crate::domain::{BreakerName, BreakerSettings, BreakerState, Limits};
+use crate::domain::{BreakerName, BreakerSettings, BreakerState, Limits, Transition};
 use crate::grpc::pb;
 use crate::queue::{BreakerOrder, BreakerView};
 use crate::queue::{Error, Refusal};
@@ -39,7 +39,7 @@ pub(crate) fn set_breaker(
     let open = match request.state() {
         pb::BreakerState::Open => true,
         pb::BreakerState::Closed => false,
-        pb::BreakerState::Unspecified | pb::BreakerState::HalfOpen => {
+        pb::BreakerState::Unspecified | pb::BreakerState::HalfOpen | pb::BreakerState::Recovering => {
             check.refuse("state", "must be BREAKER_STATE_OPEN or BREAKER_STATE_CLOSED");
             false
         }
@@ -87,12 +87,21 @@ pub(crate) fn breaker_out(context: &Context<'_>, name: &BreakerName, view: Break
     let state = breaker.state(settings, now);
     let (opened_at, probe_at) = (breaker.opened_at(settings, now), breaker.probe_at(settings, now));
     let half_open = state == BreakerState::HalfOpen;
+    let counts = matches!(state, BreakerState::Closed | BreakerState::Recovering);
     let forced_reason = breaker.forced.as_ref().map(|forced| forced.reason.clone());
+    let drain = view.drain.filter(|_| state == BreakerState::Recovering);
+    let outage = breaker.outage.filter(|_| state != BreakerState::Closed).unwrap_or_default();
+    let degraded = view.degraded.filter(|_| state == BreakerState::Closed);
+    let transition_out = |transition: Transition| pb::BreakerTransition {
+        at: Some(timestamp_out(transition.at)),
+        state: transition.to.out(),
+        reason: transition.why,
+    };
     pb::Breaker {
         name: name.to_string(),
         state: state.out(),
-        failure_count: if state == BreakerState::Closed { view.failures } else { 0 },
-        success_count: breaker.open.filter(|_| half_open).map_or(0, |open| open.successes),
+        failure_count: if counts { view.failures } else { 0 },
+        success_count: if half_open { outage.successes } else { 0 },
         settings: Some(settings_out(settings)),
         opened_at: opened_at.map(timestamp_out),
         probe_at: probe_at.map(timestamp_out),
@@ -101,6 +110,17 @@ pub(crate) fn breaker_out(context: &Context<'_>, name: &BreakerName, view: Break
         last_error: breaker.last_error,
         forced: breaker.forced.is_some(),
         forced_reason: forced_reason.unwrap_or_default(),
+        outage_since: Some(outage.since).filter(|since| since.millis() > 0).map(timestamp_out),
+        held_jobs: if state == BreakerState::Closed { 0 } else { view.held },
+        uncounted_failures: view.uncounted,
+        load: outage.recovery.load,
+        load_per_second: view.per_second,
+        drain_estimate: drain.map(duration_out),
+        falls: outage.falls,
+        degraded_until: degraded.map(|(_, until)| timestamp_out(until)),
+        failure_share: degraded.map_or(0.0, |(share, _)| share),
+        usual_failure_share: view.usual_share,
+        transitions: breaker.log.into_iter().map(transition_out).collect(),
     }
 }
 
@@ -111,5 +131,8 @@ fn settings_out(settings: &BreakerSettings) -> pb::BreakerSettings {
         half_open_max_calls: settings.half_open_max_calls,
         success_threshold: settings.success_threshold,
         disabled: settings.disabled,
+        first_probe: Some(duration_out(settings.first_probe)),
+        outage_grace: Some(duration_out(settings.outage_grace)),
+        ramp: settings.ramp,
     }
 }

@@ -28,7 +28,7 @@ macro_rules! same_names {
 
 same_names! {
     AttemptStatus => AttemptStatus: Running Succeeded Failed LeaseExpired Released Interrupted Cancelled;
-    BreakerState => BreakerState: Closed Open HalfOpen;
+    BreakerState => BreakerState: Closed Open HalfOpen Recovering;
     DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Corrupt;
     EnqueueOutcome => EnqueueOutcome: Added Existing Replaced;
     IdleReason => IdleReason: Draining NoSuchQueue Paused BreakerOpen Limited NotDue Empty;

@@ -49,10 +49,10 @@ pub(crate) fn attempt_with(attempt: &Attempt, failure: Option<&Failure>) -> Byte
     put_u64(&mut out, u64::from(attempt.delivery));
     out.extend_from_slice(&attempt.nonce.to_be_bytes());
     put_place(&mut out, &STATUSES, &attempt.status);
-    let open = attempt.breaker == BreakerState::Open;
-    let half_open = attempt.breaker == BreakerState::HalfOpen;
-    let flags = [attempt.counted, attempt.probe, attempt.nacked, open, half_open];
-    out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
+    let flags = [attempt.counted, attempt.probe, attempt.nacked];
+    let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+    let breaker = BreakerState::ALL.iter().position(|state| *state == attempt.breaker).unwrap_or_default() as u8;
+    out.push(flags | breaker << 3);
     put_text(&mut out, &attempt.worker_id);
     put_u64(&mut out, attempt.started_at.millis());
     put_u64(&mut out, attempt.ended_at.millis());
@@ -99,11 +99,7 @@ pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
         counted: flags & 1 != 0,
         probe: flags & 2 != 0,
         nacked: flags & 4 != 0,
-        breaker: match flags >> 3 & 3 {
-            0 => BreakerState::Closed,
-            1 => BreakerState::Open,
-            _ => BreakerState::HalfOpen,
-        },
+        breaker: BreakerState::ALL[usize::from(flags >> 3 & 3)],
         worker_id: read.text()?,
         started_at: read.time()?,
         ended_at: read.time()?,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 const CHECKPOINT_TAG: u8 = 1;
 const EVENTS_TAG: u8 = 2;
 const MAX_RETRIES_TAG: u8 = 3;
+const UNCOUNTED_SINCE_TAG: u8 = 4;
 
 /// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
 /// one that waits is in the index that is named here or in `Ready`, at the same time.
@@ -112,6 +113,9 @@ pub(crate) fn history(history: &History) -> Bytes {
     if let Some(max_retries) = progress.max_retries {
         put_field_u64(&mut out, MAX_RETRIES_TAG, max_retries.into());
     }
+    if let Some(since) = progress.uncounted_since {
+        put_field_u64(&mut out, UNCOUNTED_SINCE_TAG, since.millis());
+    }
     history.unknown.put(&mut out);
     seal(out).into()
 }
@@ -149,6 +153,7 @@ pub(crate) fn read_history(record: &[u8]) -> Read<History> {
             CHECKPOINT_TAG => progress.checkpoint = value.rest_text()?,
             EVENTS_TAG => progress.events = value.u32()?,
             MAX_RETRIES_TAG => progress.max_retries = Some(value.u32()?),
+            UNCOUNTED_SINCE_TAG => progress.uncounted_since = Some(value.time()?),
             _ => return Ok(false),
         }
         Ok(true)
