@@ -4,17 +4,21 @@
 use super::answers::ask;
 use super::context::{CallContext, epoch};
 use super::facts::{OutcomeFacts, QueueFacts, Rounds};
-use super::records::{self, OutcomesRecord};
+use super::records;
 use super::refusal::{self, Error, Refusal};
 use super::state_changes::Changes;
-use crate::domain::{BreakerKind, BreakerName, OutcomeStats, Pause, QueueName, QueueSettings, Timestamp, probes_out};
+use crate::domain::{
+    Breaker, BreakerKind, BreakerName, BreakerSettings, OutcomeStats, Pause, QueueName, QueueSettings, Timestamp,
+    probes_out,
+};
 use crate::queue::{BreakerOrder, BreakerView, BreakerViews, NewPause};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, GroupState, NO_GROUP, Publish, Reads, RecordKey, Storage, Table, Version, WHOLE_QUEUE,
+    Applied, GroupState, Index, Len, NO_GROUP, Publish, Read, Reads, RecordKey, Storage, Table, Version, WHOLE_QUEUE,
 };
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The breaker has changed: its record, and a version that no server has yet. `facts` are those after the batch.
 pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, cx: &mut CallContext<'_>) {
@@ -62,8 +66,8 @@ pub(crate) async fn put_breakers<S: Storage>(
         changes.fence(before.version.fence(NO_GROUP));
         put_breaker(&mut changes, &mut after, cx);
         if after.breaker.transitions != before.breaker.transitions {
-            let record = OutcomesRecord { epoch: epoch(&after.breaker), ..OutcomesRecord::default() };
-            changes.put(Table::Outcomes, RecordKey::Only, records::outcomes(&record));
+            let stats = OutcomeStats::new(after.breaker.usual.clone(), now);
+            OutcomeFacts::default().put(stats, &mut after, &mut changes);
         }
         changes.publish(Publish::Always);
     }
@@ -81,7 +85,7 @@ pub(crate) async fn put_breakers<S: Storage>(
     if work {
         cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, now);
         cx.available(queue, &after, done.ready, now);
-        if let Some(at) = after.breaker.probe_at(&cx.queue(queue).breaker, now) {
+        if let Some(at) = next_look(&after.breaker, &cx.queue(queue).breaker, now) {
             cx.due(queue, at);
         }
     }
@@ -104,22 +108,47 @@ pub(crate) async fn breakers<S: Reads>(
             None => BreakerViews::default(),
             Some(facts) => {
                 let (now, epoch) = (store.now(), epoch(&facts.breaker));
-                let mut found = ask(store, queue, &OutcomeFacts::reads(epoch)).await?;
-                let outcomes = OutcomeFacts::found(epoch, &mut found)?;
-                view(&facts, &outcomes.outcome_stats, settings, now)
+                let [sums] = OutcomeFacts::reads(epoch);
+                let mut found = ask(store, queue, &[sums, Read::Len(Len::Index(Index::Ready))]).await?;
+                let outcomes = OutcomeFacts::found(&facts, epoch, &mut found, now)?;
+                view(&facts, &outcomes.outcome_stats, found.number(), settings, now)
             }
         });
     }
     Ok(views)
 }
 
-fn view(facts: &QueueFacts, outcome_stats: &OutcomeStats, settings: &QueueSettings, now: Timestamp) -> BreakerViews {
+fn view(
+    facts: &QueueFacts, stats: &OutcomeStats, ready: u64, settings: &QueueSettings, now: Timestamp,
+) -> BreakerViews {
     let probes = probes_out(&settings.breaker, facts.probes.iter().copied(), now).0;
     let queue = &facts.queue;
+    let outage = facts.breaker.outage.as_ref();
+    let per_second = outage.filter(|_| facts.took_ms > 0.0).map(|outage| outage.recovery.per_second(facts.took_ms));
     BreakerViews {
-        work: BreakerView { breaker: facts.breaker.clone(), failures: outcome_stats.failed(), probes },
-        dead_letters: BreakerView { breaker: queue.dead_letters.clone(), failures: queue.full_in_a_row, probes: 0 },
+        work: BreakerView {
+            breaker: facts.breaker.clone(),
+            failures: stats.streak,
+            probes,
+            held: ready,
+            uncounted: if outage.is_some() { stats.uncounted } else { 0 },
+            per_second: per_second.unwrap_or_default(),
+            drain: per_second.map(|rate| Duration::from_secs_f64(ready as f64 / rate)),
+            degraded: stats.degraded(now).map(|(share, _, until)| (share, until)),
+            usual_share: stats.usual.share,
+        },
+        dead_letters: BreakerView {
+            breaker: queue.dead_letters.clone(),
+            failures: queue.full_in_a_row,
+            ..BreakerView::default()
+        },
     }
+}
+
+/// When a breaker changes by the clock: probes begin, or a step of its ramp ends.
+pub(crate) fn next_look(breaker: &Breaker, settings: &BreakerSettings, now: Timestamp) -> Option<Timestamp> {
+    let outage = breaker.outage.as_ref().filter(|_| breaker.forced.is_none())?;
+    Some(if outage.recovering { outage.recovery.next_look(settings, now) } else { outage.probe_at })
 }
 
 /// An operator forces or resets a breaker.
@@ -145,10 +174,10 @@ pub(crate) async fn set_breaker<S: Storage>(
         };
         match order {
             BreakerOrder::Force { open, reason } => breaker.force(*open, reason.clone(), now),
-            BreakerOrder::Reset => breaker.reset(),
+            BreakerOrder::Reset => breaker.reset(now),
         }
         if let Some(after) = put_breakers(store, cx, queue, &before, after).await? {
-            let BreakerViews { work, dead_letters } = view(&after, &OutcomeStats::default(), &cx.queue(queue), now);
+            let BreakerViews { work, dead_letters } = view(&after, &OutcomeStats::default(), 0, &cx.queue(queue), now);
             return Ok(match name.kind {
                 BreakerKind::Work => work,
                 BreakerKind::DeadLetters => dead_letters,

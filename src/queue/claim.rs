@@ -10,13 +10,14 @@ use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
 use super::{claim_requests as requests, settle};
 use crate::domain::{
-    Admission, DeadReason, Delivery, JobId, Lease, QueueName, QueueSettings, Spec, Timestamp, millis_ceil,
+    Admission, DeadReason, Delivery, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec, Timestamp,
+    millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Share};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, Probes, Read, RecordKey, Rule, Storage, Table, Take,
-    Taken, TakenJob, Write, flag,
+    Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, NO_GROUP, Probes, Ramp, Rate, Read, RecordKey, Rule,
+    Storage, Table, Take, Taken, TakenJob, Write, flag,
 };
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -181,13 +182,13 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 Ok(rule) => rule,
                 Err(why) => return self.nothing(why),
             };
-            let probes = rule.probes;
+            let probes = rule.probes.is_some();
             let asked = most.min(TAKE_MAX);
             let Some(taken) = self.take_some(&facts, rule, asked, now).await? else {
                 self.cx.memory.forget(queue);
                 continue;
             };
-            if taken.changed {
+            if !taken.changed.is_empty() {
                 rounds.next()?;
                 self.cx.memory.forget_facts(queue);
                 continue;
@@ -199,15 +200,19 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             if count > 0 {
                 self.cx.due(queue, now.after(self.duration));
             }
-            if probes.is_some() && count > 0 {
+            if probes && count > 0 {
                 // The probes that are out are among the facts.
                 self.cx.memory.forget_facts(queue);
             }
             if taken.leases_full {
                 self.cx.memory.leases_are_full(queue);
             }
+            for until in taken.stops.iter().filter_map(|stop| stop.until) {
+                // The next token or probe: waiters are notified then.
+                self.cx.job_due(queue, until);
+            }
             self.gathering.full |= taken.bytes_full;
-            let (ready, idle) = (Some(taken.ready), Some(idle(&taken, probes, now)));
+            let (ready, idle) = (Some(taken.ready), Some(idle(&taken)));
             let delivered = self.deliver(taken.jobs).await?;
             // Jobs that were dead-lettered made room for others, among the probes and leases too.
             let exhausted = count < asked && delivered == count;
@@ -232,8 +237,8 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             ..LeaseTail::default()
         });
         let wanted = Take {
-            whole: facts.whole,
-            rule,
+            whole: self.whole_rule(facts),
+            groups: &[rule],
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
             first_fits: out.jobs.is_empty(),
@@ -259,7 +264,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         if facts.is_paused(now) {
             return Ok((IdleReason::Paused, facts.paused_until()));
         }
-        let admission = facts.breaker.admission(&self.settings.breaker, facts.probes.iter().copied(), now);
+        let admission = facts.admission(&self.settings, now);
         if let Admission::Held { until } = admission {
             return Ok((IdleReason::BreakerOpen, until));
         }
@@ -282,11 +287,16 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         if facts.is_paused(now) {
             return Ok(Err((IdleReason::Paused, facts.paused_until())));
         }
-        let rule = Rule { version: facts.version, ..Rule::default() };
-        Ok(match facts.breaker.admission(&self.settings.breaker, std::iter::empty(), now) {
+        let rule = Rule { group: NO_GROUP, version: facts.version, ..Rule::default() };
+        Ok(match facts.breaker.admission(&self.settings.breaker, facts.took_ms, std::iter::empty(), now) {
             Admission::All => Ok(rule),
             Admission::Held { until } => Err((IdleReason::BreakerOpen, until)),
             Admission::Limited { until } => Err((IdleReason::Limited, Some(until))),
+            Admission::Ramp { leased, per_second } => {
+                let rate = Rate { per_second, burst: Recovery::burst(per_second) };
+                let ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
+                Ok(Rule { flags: flag::RAMP, leased: Some(leased), ramp, ..rule })
+            }
             Admission::Probes { most, not_first } => {
                 let back = millis_ceil(self.settings.breaker.recovery_timeout);
                 let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
@@ -298,6 +308,12 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 Ok(Rule { flags: flag::PROBE, pass_over, probes, ..rule })
             }
         })
+    }
+
+    /// What all jobs of the queue may do together.
+    fn whole_rule(&self, facts: &QueueFacts) -> Rule {
+        let rate = self.settings.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
+        Rule { leased: self.settings.max_in_flight, rate, ..Rule::whole(facts.whole) }
     }
 
     /// The number of the job that has this id.
@@ -361,12 +377,9 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
 }
 
 /// Why there was nothing more.
-fn idle(taken: &Taken, probes: Option<Probes>, now: Timestamp) -> Why {
-    match (taken.oldest_probe, probes) {
-        (Some(oldest), Some(probes)) => {
-            let back = now.since(probes.started_after);
-            (IdleReason::Limited, Some(oldest.after(back)))
-        }
+fn idle(taken: &Taken) -> Why {
+    match taken.stops.first() {
+        Some(stop) => (IdleReason::Limited, stop.until),
         _ if taken.leases_full => (IdleReason::Limited, None),
         _ if taken.next_due.is_some() => (IdleReason::NotDue, taken.next_due),
         _ => (IdleReason::Empty, None),

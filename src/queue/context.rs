@@ -4,8 +4,10 @@ use super::events::{BreakerEvent, Event, EventKind, Wanted};
 use super::facts::QueueFacts;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
 use crate::store::StoreError;
+use crate::store::storage::{NO_GROUP, epoch_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::time::Duration;
 
 /// Bounds of a store.
@@ -14,6 +16,9 @@ pub struct StoreLimits {
     pub queues: usize,
     pub leases: usize,
 }
+
+/// A little longer than a bucket.
+const BUCKET_LOOKED_AT_EVERY: Duration = Duration::from_millis(5_100);
 
 /// What this process remembers of the queues. All of it may be lost: fences notice what is old.
 #[derive(Debug, Default)]
@@ -39,6 +44,8 @@ struct Remembered {
     facts: Option<Arc<QueueFacts>>,
     /// The transition count after which HALF_OPEN was published.
     told_half_open: u64,
+    /// When the bucket of its outcomes is looked at next; none: not yet.
+    bucket_at: Option<Timestamp>,
     /// A take found no room for leases.
     leases_full: bool,
 }
@@ -78,13 +85,16 @@ impl QueueMemory {
         let queues = self.lock();
         let guarded = queues
             .iter()
-            .filter(|(_, remembered)| remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_at_rest()));
+            .filter(|(_, remembered)| remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_closed()));
         guarded.map(|(name, _)| name.clone()).collect()
     }
 
     /// Nothing leaves the queue, as far as this process knows.
     pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
-        self.facts(queue).is_some_and(|facts| facts.queue.pause.is_some() || !facts.breaker.is_at_rest())
+        self.facts(queue).is_some_and(|facts| {
+            let recovers = facts.breaker.outage.as_ref().is_some_and(|outage| outage.recovering);
+            facts.queue.pause.is_some() || !facts.breaker.is_closed() && !recovers
+        })
     }
 
     fn last_claims(&self) -> MutexGuard<'_, LastClaims> {
@@ -128,6 +138,17 @@ impl QueueMemory {
 
     pub(crate) fn tell_half_open(&self, queue: &QueueName, transitions: u64) {
         self.lock().entry(queue.clone()).or_default().told_half_open = transitions;
+    }
+
+    /// Whether the outcomes of a queue that succeeds all the time are to be looked at: about as often as a bucket of them ends.
+    pub(crate) fn bucket_is_due(&self, queue: &QueueName, now: Timestamp) -> bool {
+        let mut queues = self.lock();
+        let Some(remembered) = queues.get_mut(queue) else { return false };
+        let due = remembered.bucket_at.is_none_or(|at| at <= now);
+        if due {
+            remembered.bucket_at = Some(now.after(BUCKET_LOOKED_AT_EVERY));
+        }
+        due
     }
 
     pub(crate) fn leases_are_full(&self, queue: &QueueName) {
@@ -199,6 +220,8 @@ impl<'a> CallContext<'a> {
             state: breaker.state(settings, now),
             probe_at: breaker.probe_at(settings, now),
             error: breaker.last_error.clone(),
+            outage_since: breaker.outage.as_ref().map(|outage| outage.since),
+            load: breaker.outage.as_ref().map_or(0.0, |outage| outage.recovery.load),
             forced: breaker.forced.clone(),
             name,
         }));
@@ -207,7 +230,7 @@ impl<'a> CallContext<'a> {
     /// A version that no other has.
     pub(crate) fn new_version(&mut self, breaker: &Breaker) -> crate::store::storage::Version {
         use crate::store::storage::{GroupState, Version};
-        let state = if breaker.is_at_rest() { GroupState::Free } else { GroupState::NeedsRule };
+        let state = if breaker.is_closed() { GroupState::Free } else { GroupState::NeedsRule };
         let random = (self.rng.next_u64() | 1).to_be_bytes();
         Version { state, epoch: epoch(breaker), random }
     }
@@ -215,7 +238,7 @@ impl<'a> CallContext<'a> {
 
 /// A breaker's transition count as leases remember it.
 pub(crate) fn epoch(breaker: &Breaker) -> u32 {
-    breaker.transitions as u32
+    epoch_of(NO_GROUP, breaker.transitions)
 }
 
 /// The call was overtaken too often by others.

@@ -68,7 +68,7 @@ pub struct DeadLetterEvent {
     pub overflow: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BreakerEvent {
     pub name: BreakerName,
     /// From now on.
@@ -77,6 +77,10 @@ pub struct BreakerEvent {
     pub probe_at: Option<Timestamp>,
     /// What opened it last.
     pub error: String,
+    /// Unless it is closed.
+    pub outage_since: Option<Timestamp>,
+    /// While RECOVERING: jobs in flight on average.
+    pub load: f64,
     pub forced: Option<Forced>,
 }
 

@@ -3,14 +3,15 @@
 use super::answers::{Answers, ask, ask_if_there, by_name, first_of, numbered};
 use super::context::{CallContext, epoch, overtaken};
 use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
-use super::state_changes::{FIRST_FAILURE, LAST_FAILURE};
+use super::state_changes::{Changes, FIRST_FAILURE, LAST_FAILURE};
 use crate::domain::{
-    Admission, Breaker, Failure, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec, Timestamp,
+    Admission, Breaker, Failure, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec, Successes,
+    Timestamp,
 };
 use crate::queue::Depths;
 use crate::store::Result;
 use crate::store::storage::{
-    CounterGroup, Entry, Fence, Index, Len, Mark, Member, NO_GROUP, Read, Reads, RecordKey, Table, Version,
+    CounterGroup, Entry, Fence, Index, Len, Mark, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
     WHOLE_QUEUE, flag,
 };
 use bytes::Bytes;
@@ -55,13 +56,16 @@ pub(crate) struct QueueFacts {
     pub(crate) breaker: Breaker,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
+    pub(crate) outcomes_record: Option<Bytes>,
+    /// What a success takes, of late. Not fenced.
+    pub(crate) took_ms: f64,
 }
 
 /// Probes that are looked at: more are out only after settings were changed.
 const PROBES_MAX: usize = 1_000;
 
 impl QueueFacts {
-    pub(crate) fn reads() -> [Read; 5] {
+    pub(crate) fn reads() -> [Read; 6] {
         let record = |table, group| Read::Record(table, RecordKey::Group(group));
         [
             record(Table::Version, WHOLE_QUEUE),
@@ -69,6 +73,7 @@ impl QueueFacts {
             Read::Record(Table::Queue, RecordKey::Only),
             record(Table::Breaker, NO_GROUP),
             first_of(Index::Probe, PROBES_MAX),
+            record(Table::Outcomes, NO_GROUP),
         ]
     }
 
@@ -84,7 +89,13 @@ impl QueueFacts {
             _ => None,
         };
         let probes = found.entries().into_iter().filter_map(started).collect();
-        Ok(Self { whole, version, queue, queue_record, breaker, probes })
+        let outcomes_record = found.record();
+        let outcomes = read_if(outcomes_record.as_ref(), records::read_outcomes)?.filter(|it| it.epoch == current);
+        let took_ms = match outcomes {
+            Some(outcomes) => outcomes.outcome_stats.took_ms,
+            None => OutcomeStats::new(breaker.usual.clone(), Timestamp::default()).took_ms,
+        };
+        Ok(Self { whole, version, queue, queue_record, breaker, probes, outcomes_record, took_ms })
     }
 
     /// As the store has them now. None: there is no such queue.
@@ -139,7 +150,7 @@ impl QueueFacts {
         if self.is_paused(now) {
             return Admission::Held { until: self.paused_until() };
         }
-        self.breaker.admission(&settings.breaker, self.probes.iter().copied(), now)
+        self.breaker.admission(&settings.breaker, self.took_ms, self.probes.iter().copied(), now)
     }
 
     /// Holds while the record of the queue is this one.
@@ -156,50 +167,48 @@ pub(crate) fn record_fence(table: Table, key: RecordKey, found: Option<&Bytes>) 
     }
 }
 
-// ---- what a closed breaker has counted ----
+// ---- what a breaker knows of outcomes ----
 
 /// Counts of outcomes under one epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutcomeFacts {
     record: Option<Bytes>,
     pub(crate) outcome_stats: OutcomeStats,
-    epoch: u32,
-    succeeded: u64,
 }
 
 impl OutcomeFacts {
     /// `epoch`: of the deliveries that ended. Outcomes of another one count nowhere.
-    pub(crate) fn reads(epoch: u32) -> [Read; 3] {
-        [
-            Read::Record(Table::Outcomes, RecordKey::Only),
-            Read::Counters(CounterGroup::Succeeded(epoch)),
-            Read::Mark(Mark::LastSuccess(epoch)),
-        ]
+    pub(crate) fn reads(epoch: u32) -> [Read; 1] {
+        [Read::Sums(epoch)]
     }
 
-    pub(crate) fn found(epoch: u32, found: &mut Answers) -> Result<Self> {
-        let record = found.record();
-        let succeeded: i64 = found.counters().into_iter().map(|(_, count)| count).sum();
-        let succeeded = succeeded.max(0).cast_unsigned();
-        let last = found.score().map(Timestamp::from_millis);
-        let kept = read_if(record.as_ref(), records::read_outcomes)?;
-        let OutcomesRecord { epoch: of, mut outcome_stats, succeeded: seen } = kept.unwrap_or_default();
-        let seen = if of == epoch { seen } else { 0 };
-        if let Some(last) = last {
-            outcome_stats.successes(succeeded.saturating_sub(seen), last);
+    pub(crate) fn found(queue: &QueueFacts, of: u32, found: &mut Answers, now: Timestamp) -> Result<Self> {
+        let (sums, last) = found.sums();
+        let record = queue.outcomes_record.clone();
+        let current = epoch(&queue.breaker);
+        let kept = read_if(record.as_ref(), records::read_outcomes)?.filter(|kept| kept.epoch == current);
+        let mut outcome_stats = match kept {
+            Some(kept) => kept.outcome_stats,
+            None => OutcomeStats::new(queue.breaker.usual.clone(), now),
+        };
+        if of == current && queue.breaker.outage.is_none() {
+            let OutcomeSums { succeeded: count, retried, took_ms, ln_took } = sums;
+            outcome_stats.absorb(Successes { count, retried, took_ms, ln_took }, last);
         }
-        Ok(Self { record, outcome_stats, epoch, succeeded })
+        Ok(Self { record, outcome_stats })
     }
 
     /// Holds while what was counted is what was read.
     pub(crate) fn fence(&self) -> Fence {
-        record_fence(Table::Outcomes, RecordKey::Only, self.record.as_ref())
+        record_fence(Table::Outcomes, RecordKey::Group(NO_GROUP), self.record.as_ref())
     }
 
-    /// `epoch`: from now on.
-    pub(crate) fn record(&self, outcome_stats: OutcomeStats, epoch: u32) -> Bytes {
-        let succeeded = if epoch == self.epoch { self.succeeded } else { 0 };
-        records::outcomes(&OutcomesRecord { epoch, outcome_stats, succeeded })
+    /// What is known from now on, under the breaker's epoch.
+    pub(crate) fn put(&self, outcome_stats: OutcomeStats, queue: &mut QueueFacts, changes: &mut Changes) {
+        queue.took_ms = outcome_stats.took_ms;
+        let record = records::outcomes(&OutcomesRecord { epoch: epoch(&queue.breaker), outcome_stats });
+        changes.put(Table::Outcomes, RecordKey::Group(NO_GROUP), record.clone());
+        queue.outcomes_record = Some(record);
     }
 }
 
@@ -326,6 +335,9 @@ impl LeaseFacts {
     pub(crate) fn progress(&self) -> Progress {
         let mut progress = self.job.progress();
         progress.deliveries = self.lease.lease.delivery;
+        let returned = self.lease.tail.returned.min(progress.tries);
+        progress.tries -= returned;
+        progress.uncounted += returned;
         // What the lease says becomes an event as it ends.
         progress.events += u32::from(self.lease.tail.cancel_requested.is_some());
         progress.cancel_requested |= self.lease.tail.cancel_requested.is_some();
@@ -368,7 +380,7 @@ impl DeliveryFacts {
         let reads: Vec<_> = own.chain(leases.clone().flat_map(|(number, _)| LeaseFacts::reads(number))).collect();
         let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
         let facts = QueueFacts::found(&mut found)?;
-        let outcomes = OutcomeFacts::found(epoch, &mut found)?;
+        let outcomes = OutcomeFacts::found(&facts, epoch, &mut found, store.now())?;
         let leases = leases.map(|(number, _)| Ok(LeaseFacts::found(queue, number, &mut found)?.ok()));
         Ok(Some(Self { queue: facts, outcomes, leases: leases.collect::<Result<_>>()? }))
     }

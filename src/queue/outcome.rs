@@ -3,16 +3,16 @@
 
 use super::answers::{ask, ask_record};
 use super::breakers::put_breaker;
-use super::context::{CallContext, after_some, epoch};
+use super::context::{CallContext, after_some};
 use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
 use crate::domain::{
-    Attempt, Breaker, BreakerEpoch, BreakerFacts, BreakerKind, JobId, Lease, Leased, Next, Outcome, OutcomeStats,
+    Attempt, Breaker, BreakerEpoch, BreakerFacts, BreakerKind, EndedDelivery, JobId, Lease, Leased, Next, Outcome, OutcomeStats,
     QueueName, QueueSettings, RetryDecision, Signal, Timestamp, decide,
 };
 use crate::store::Result;
-use crate::store::storage::{Applied, Done, Index, NO_GROUP, Publish, RecordKey, Storage, Table, flag};
+use crate::store::storage::{Applied, Done, Index, NO_GROUP, Publish, RecordKey, Storage, Table, flag, transitions_of};
 use std::sync::Arc;
 
 /// So often as one batch; from then on one batch for each delivery.
@@ -87,7 +87,10 @@ async fn try_end<S: Storage>(
     }
     let mark = cx.events.len();
     let settings = cx.queue(queue);
-    let (version, outcome_stats) = (before.version, outcomes.outcome_stats.clone());
+    let (version, mut outcome_stats) = (before.version, outcomes.outcome_stats.clone());
+    if before.breaker.outage.is_none() {
+        outcome_stats.roll(now);
+    }
     let mut plan =
         Plan { name: queue, settings: &settings, now, queue: before, outcome_stats, changed: false, moved: false };
     let mut decisions = Vec::with_capacity(ends.len());
@@ -106,8 +109,13 @@ async fn try_end<S: Storage>(
     changes.fence(version.fence(NO_GROUP));
     plan.write_deliveries(&mut changes, ends, &leases, &decisions, dead_facts, cx);
     plan.write_breaker(&mut changes, &outcomes, cx);
-    let probes = leases.iter().flatten().any(|facts| facts.lease.lease.flags & flag::PROBE != 0);
-    let made_ready = changes.made_ready || plan.moved || probes;
+    // A slot is free.
+    let limited = |facts: &LeaseFacts| facts.lease.lease.flags & (flag::PROBE | flag::RAMP) != 0;
+    let slots = settings.max_in_flight.is_some() || leases.iter().flatten().any(limited);
+    let made_ready = changes.made_ready || plan.moved || slots;
+    if slots {
+        changes.publish(Publish::Always);
+    }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(Done { ready, .. }) => {
             if made_ready {
@@ -151,6 +159,7 @@ impl Plan<'_> {
         let epoch = epoch_of(lease, breaker);
         let breaker_facts = BreakerFacts {
             state: breaker.state(&settings.breaker, now),
+            counts: breaker.counts_failure(&self.outcome_stats, epoch, &settings.breaker, now),
             counts_hold: breaker.counts_hold(epoch, &settings.breaker, now),
             probe_at: breaker.probe_at(&settings.breaker, now),
         };
@@ -169,8 +178,16 @@ impl Plan<'_> {
         }
         let transitions = breaker.transitions;
         let signal = std::mem::replace(&mut decision.signal, Signal::None);
-        let id = &facts.job.spec.id;
-        self.changed |= breaker.fail(&mut self.outcome_stats, epoch, id, signal, &settings.breaker, now);
+        let ended = EndedDelivery {
+            epoch,
+            job: &facts.job.spec.id,
+            number: facts.job.number,
+            delivery: lease.delivery,
+            started_at: lease.started_at,
+            first: facts.progress().tries == 0,
+        };
+        let unit = cx.rng.unit();
+        self.changed |= breaker.fail(&mut self.outcome_stats, &ended, signal, &settings.breaker, now, unit);
         self.moved |= breaker.transitions != transitions;
         if epoch.probe
             && let Some(slot) = self.queue.probes.iter().position(|started| *started == lease.started_at)
@@ -202,11 +219,15 @@ impl Plan<'_> {
     }
 
     fn write_breaker(&mut self, changes: &mut Changes, outcomes: &OutcomeFacts, cx: &mut CallContext<'_>) {
-        // With another epoch, successes since the last failure are no longer counted apart.
+        let recovers = self.queue.breaker.outage.as_ref().filter(|outage| outage.recovering);
+        let stats = &self.outcome_stats;
+        let step_is_over = recovers.is_some_and(|it| it.recovery.step_is_over(&stats.step, &stats.usual, self.now));
+        if step_is_over || !self.queue.breaker.returned.is_empty() {
+            cx.due(self.name, self.now);
+        }
         if self.outcome_stats != outcomes.outcome_stats || self.moved {
             changes.fence(outcomes.fence());
-            let record = outcomes.record(std::mem::take(&mut self.outcome_stats), epoch(&self.queue.breaker));
-            changes.put(Table::Outcomes, RecordKey::Only, record);
+            outcomes.put(std::mem::take(&mut self.outcome_stats), &mut self.queue, changes);
         }
         if self.changed {
             put_breaker(changes, &mut self.queue, cx);
@@ -261,8 +282,7 @@ fn write_one(
 
 /// What a breaker knows of a delivery.
 pub(crate) fn epoch_of(lease: &Lease, breaker: &Breaker) -> BreakerEpoch {
-    // The upper bits of the transition count are those of now: no lease outlives 2^32 transitions.
-    let transitions = (breaker.transitions & !u64::from(u32::MAX)) | u64::from(lease.epoch);
+    let transitions = transitions_of(lease.epoch, breaker.transitions);
     BreakerEpoch { transitions, probe: lease.flags & flag::PROBE != 0 }
 }
 

@@ -7,15 +7,15 @@ mod named_once;
 pub(super) use named_once::named_once;
 
 use super::breakers;
-use super::context::{CallContext, after_some, epoch, inconsistent};
+use super::context::{CallContext, after_some, inconsistent};
 use super::facts::{DeliveryFacts, LeaseFacts, QueueFacts};
 use super::outcome::{self, End};
 use super::refusal::Refusal;
 use super::state_changes::{Changes, ID_HELD, Total};
-use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Timestamp};
+use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Successes, Timestamp};
 use crate::queue::{Ack, Acked, Nack, Settled, Settlements};
 use crate::store::Result;
-use crate::store::storage::{Applied, Counter, Fence, Mark, NO_GROUP, Publish, RecordKey, Storage, Table, Write, flag};
+use crate::store::storage::{Applied, Fence, NO_GROUP, OutcomeSums, Publish, RecordKey, Storage, Table, Write, flag};
 use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ async fn ack_batch<S: Storage>(
     let settings = cx.queue(queue);
     let kept = settings.completed_retention.is_some();
     // Most need nothing but their token.
-    let looks = |lease: &Lease| kept || lease.flags & (flag::LOOK | flag::PROBE) != 0;
+    let looks = |lease: &Lease| kept || lease.flags & (flag::LOOK | flag::PROBE | flag::RAMP) != 0;
     // Ids that other jobs have, which only damage explains: they are left alone.
     let mut foreign_ids = HashSet::new();
     while !acks.is_empty() {
@@ -122,11 +122,16 @@ async fn ack_batch<S: Storage>(
             plan.end(ack, facts.and_then(Option::as_ref));
         }
         plan.count(&acks);
-        let probes = acks.iter().map(|(_, ack)| &ack.lease).filter(|lease| lease.flags & flag::PROBE != 0);
+        let guarded = flag::PROBE | flag::RAMP;
+        let probes = acks.iter().map(|(_, ack)| &ack.lease).filter(|lease| lease.flags & guarded != 0);
         let after = match facts {
-            Some(facts) if probes.clone().next().is_some() => Some(plan.probes_succeeded(probes, facts, queue, cx)),
+            Some(facts) if probes.clone().next().is_some() => Some(plan.looked_at(probes, facts, queue, cx)),
             _ => None,
         };
+        let frees_a_slot = after.is_some() || settings.max_in_flight.is_some();
+        if frees_a_slot {
+            plan.changes.publish(Publish::Always);
+        }
         let AckPlan { changes, owners, .. } = plan;
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
@@ -136,6 +141,11 @@ async fn ack_batch<S: Storage>(
                 if let Some(after) = after {
                     cx.available(queue, &after, done.ready, now);
                     cx.memory.remember(queue, Arc::new(after));
+                } else if frees_a_slot {
+                    QueueFacts::tell_ready(store, queue, cx, done.ready, now).await?;
+                }
+                if cx.memory.bucket_is_due(queue, now) {
+                    cx.due(queue, now);
                 }
                 match settings.completed_retention {
                     Some(retention) => cx.due(queue, now.after(retention)),
@@ -225,50 +235,63 @@ impl AckPlan<'_> {
     }
 
     fn count(&mut self, acks: &[(usize, &Ack)]) {
-        let mut epochs: Vec<(u32, i64)> = Vec::with_capacity(1);
+        let mut epochs: Vec<(u32, Successes)> = Vec::with_capacity(1);
         let mut retried = 0;
         for (_, Ack { lease, .. }) in acks {
-            retried += u64::from(lease.flags & flag::RETRIED != 0);
+            let again = lease.flags & flag::RETRIED != 0;
+            retried += u64::from(again);
+            if lease.flags & (flag::PROBE | flag::RAMP) != 0 {
+                // The breaker is told of each.
+                continue;
+            }
+            let success = Successes::of(lease.started_at, self.now, again);
             match epochs.iter_mut().find(|(epoch, _)| *epoch == lease.epoch) {
-                Some((_, count)) => *count += 1,
-                None => epochs.push((lease.epoch, 1)),
+                Some((_, sums)) => sums.add(success),
+                None => epochs.push((lease.epoch, success)),
             }
         }
         self.changes.add(Total::Completed, acks.len() as u64);
         self.changes.add(Total::SuccessfulRetries, retried);
         self.changes.add(Total::RetriedFinished, retried);
-        for (epoch, count) in epochs {
-            self.changes.write(Write::Add(Counter::Succeeded(epoch), count));
-            self.changes.write(Write::Raise(Mark::LastSuccess(epoch), self.now));
+        for (epoch, Successes { count: succeeded, retried, took_ms, ln_took }) in epochs {
+            let sums = OutcomeSums { succeeded, retried, took_ms, ln_took };
+            self.changes.write(Write::Count { epoch, sums, at: self.now });
         }
     }
 
-    /// Enough successful probes close the breaker. The queue after them comes back.
-    fn probes_succeeded<'l>(
-        &mut self, probes: impl Iterator<Item = &'l Lease>, facts: DeliveryFacts, queue: &QueueName,
+    /// Probes and jobs under the ramp have succeeded: the breaker is told of each. The queue after them comes back.
+    fn looked_at<'l>(
+        &mut self, leases: impl Iterator<Item = &'l Lease>, facts: DeliveryFacts, queue: &QueueName,
         cx: &mut CallContext<'_>,
     ) -> QueueFacts {
-        let DeliveryFacts { queue: mut after, mut outcomes, .. } = facts;
-        let mut outcome_stats = std::mem::take(&mut outcomes.outcome_stats);
+        let DeliveryFacts { queue: mut after, outcomes, .. } = facts;
+        let mut stats = outcomes.outcome_stats.clone();
         let (transitions, version) = (after.breaker.transitions, after.version);
         let mut changed = false;
-        for lease in probes {
+        for lease in leases {
             let epoch = outcome::epoch_of(lease, &after.breaker);
-            changed |= after.breaker.succeed(&mut outcome_stats, epoch, &self.settings.breaker, self.now);
+            changed |= after.breaker.succeed(&mut stats, epoch, lease.started_at, &self.settings.breaker, self.now);
             after.probes.retain(|started| *started != lease.started_at);
+        }
+        let recovers = after.breaker.outage.as_ref().filter(|outage| outage.recovering);
+        if recovers.is_some_and(|it| it.recovery.step_is_over(&stats.step, &stats.usual, self.now)) {
+            cx.due(queue, self.now);
         }
         if changed {
             self.changes.fence(version.fence(NO_GROUP));
             self.owners.push(Owner::Breaker);
             breakers::put_breaker(&mut self.changes, &mut after, cx);
         }
-        if after.breaker.transitions != transitions {
+        if stats != outcomes.outcome_stats {
             self.changes.fence(outcomes.fence());
             self.owners.push(Owner::Breaker);
-            let record = outcomes.record(outcome_stats, epoch(&after.breaker));
-            self.changes.put(Table::Outcomes, RecordKey::Only, record);
+            outcomes.put(stats, &mut after, &mut self.changes);
+        }
+        if after.breaker.transitions != transitions {
             cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, self.now);
-            self.changes.publish(Publish::Always);
+            if let Some(at) = breakers::next_look(&after.breaker, &self.settings.breaker, self.now) {
+                cx.due(queue, at);
+            }
         }
         after
     }
