@@ -63,7 +63,7 @@ pub(crate) async fn put_breakers<S: Storage>(
         put_breaker(&mut changes, &mut after, cx);
         if after.breaker.transitions != before.breaker.transitions {
             let record = OutcomesRecord { epoch: epoch(&after.breaker), ..OutcomesRecord::default() };
-            changes.put(Table::Outcomes, RecordKey::Only, records::outcomes(&record));
+            changes.put(Table::Outcomes, RecordKey::Group(NO_GROUP), records::outcomes(&record));
         }
         changes.publish(Publish::Always);
     }

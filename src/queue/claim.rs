@@ -187,7 +187,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 self.cx.memory.forget(queue);
                 continue;
             };
-            if taken.changed {
+            if !taken.changed.is_empty() {
                 rounds.next()?;
                 self.cx.memory.forget_facts(queue);
                 continue;
@@ -207,7 +207,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 self.cx.memory.leases_are_full(queue);
             }
             self.gathering.full |= taken.bytes_full;
-            let (ready, idle) = (Some(taken.ready), Some(idle(&taken, probes, now)));
+            let (ready, idle) = (Some(taken.ready), Some(idle(&taken)));
             let delivered = self.deliver(taken.jobs).await?;
             // Jobs that were dead-lettered made room for others, among the probes and leases too.
             let exhausted = count < asked && delivered == count;
@@ -232,8 +232,8 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             ..LeaseTail::default()
         });
         let wanted = Take {
-            whole: facts.whole,
-            rule,
+            whole: Rule::whole(facts.whole),
+            groups: &[rule],
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
             first_fits: out.jobs.is_empty(),
@@ -361,12 +361,9 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
 }
 
 /// Why there was nothing more.
-fn idle(taken: &Taken, probes: Option<Probes>, now: Timestamp) -> Why {
-    match (taken.oldest_probe, probes) {
-        (Some(oldest), Some(probes)) => {
-            let back = now.since(probes.started_after);
-            (IdleReason::Limited, Some(oldest.after(back)))
-        }
+fn idle(taken: &Taken) -> Why {
+    match taken.stops.first() {
+        Some(stop) => (IdleReason::Limited, stop.until),
         _ if taken.leases_full => (IdleReason::Limited, None),
         _ if taken.next_due.is_some() => (IdleReason::NotDue, taken.next_due),
         _ => (IdleReason::Empty, None),

@@ -10,7 +10,7 @@ use crate::domain::{
 use crate::queue::Depths;
 use crate::store::Result;
 use crate::store::storage::{
-    CounterGroup, Entry, Fence, Index, Len, Mark, Member, NO_GROUP, Read, Reads, RecordKey, Table, Version,
+    CounterGroup, Entry, Fence, Index, Len, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
     WHOLE_QUEUE, flag,
 };
 use bytes::Bytes;
@@ -169,19 +169,13 @@ pub(crate) struct OutcomeFacts {
 
 impl OutcomeFacts {
     /// `epoch`: of the deliveries that ended. Outcomes of another one count nowhere.
-    pub(crate) fn reads(epoch: u32) -> [Read; 3] {
-        [
-            Read::Record(Table::Outcomes, RecordKey::Only),
-            Read::Counters(CounterGroup::Succeeded(epoch)),
-            Read::Mark(Mark::LastSuccess(epoch)),
-        ]
+    pub(crate) fn reads(epoch: u32) -> [Read; 2] {
+        [Read::Record(Table::Outcomes, RecordKey::Group(NO_GROUP)), Read::Sums(epoch)]
     }
 
     pub(crate) fn found(epoch: u32, found: &mut Answers) -> Result<Self> {
         let record = found.record();
-        let succeeded: i64 = found.counters().into_iter().map(|(_, count)| count).sum();
-        let succeeded = succeeded.max(0).cast_unsigned();
-        let last = found.score().map(Timestamp::from_millis);
+        let (OutcomeSums { succeeded, .. }, last) = found.sums();
         let kept = read_if(record.as_ref(), records::read_outcomes)?;
         let OutcomesRecord { epoch: of, mut outcome_stats, succeeded: seen } = kept.unwrap_or_default();
         let seen = if of == epoch { seen } else { 0 };
@@ -193,7 +187,7 @@ impl OutcomeFacts {
 
     /// Holds while what was counted is what was read.
     pub(crate) fn fence(&self) -> Fence {
-        record_fence(Table::Outcomes, RecordKey::Only, self.record.as_ref())
+        record_fence(Table::Outcomes, RecordKey::Group(NO_GROUP), self.record.as_ref())
     }
 
     /// `epoch`: from now on.

@@ -206,7 +206,7 @@ impl Plan<'_> {
         if self.outcome_stats != outcomes.outcome_stats || self.moved {
             changes.fence(outcomes.fence());
             let record = outcomes.record(std::mem::take(&mut self.outcome_stats), epoch(&self.queue.breaker));
-            changes.put(Table::Outcomes, RecordKey::Only, record);
+            changes.put(Table::Outcomes, RecordKey::Group(NO_GROUP), record);
         }
         if self.changed {
             put_breaker(changes, &mut self.queue, cx);

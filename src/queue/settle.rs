@@ -15,7 +15,7 @@ use super::state_changes::{Changes, Total};
 use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Timestamp};
 use crate::queue::{Ack, Acked, Nack, Settled, Settlements};
 use crate::store::Result;
-use crate::store::storage::{Applied, Counter, Fence, Mark, NO_GROUP, Publish, RecordKey, Storage, Table, Write, flag};
+use crate::store::storage::{Applied, Fence, NO_GROUP, OutcomeSums, Publish, RecordKey, Storage, Table, Write, flag};
 use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -221,21 +221,22 @@ impl AckPlan<'_> {
     }
 
     fn count(&mut self, acks: &[(usize, &Ack)]) {
-        let mut epochs: Vec<(u32, i64)> = Vec::with_capacity(1);
+        let mut epochs: Vec<(u32, OutcomeSums)> = Vec::with_capacity(1);
         let mut retried = 0;
         for (_, Ack { lease, .. }) in acks {
-            retried += u64::from(lease.flags & flag::RETRIED != 0);
+            let again = u64::from(lease.flags & flag::RETRIED != 0);
+            retried += again;
+            let more = OutcomeSums { succeeded: 1, retried: again, ..OutcomeSums::default() };
             match epochs.iter_mut().find(|(epoch, _)| *epoch == lease.epoch) {
-                Some((_, count)) => *count += 1,
-                None => epochs.push((lease.epoch, 1)),
+                Some((_, sums)) => sums.add(&more),
+                None => epochs.push((lease.epoch, more)),
             }
         }
         self.changes.add(Total::Completed, acks.len() as u64);
         self.changes.add(Total::SuccessfulRetries, retried);
         self.changes.add(Total::RetriedFinished, retried);
-        for (epoch, count) in epochs {
-            self.changes.write(Write::Add(Counter::Succeeded(epoch), count));
-            self.changes.write(Write::Raise(Mark::LastSuccess(epoch), self.now));
+        for (epoch, sums) in epochs {
+            self.changes.write(Write::Count { epoch, sums, at: self.now });
         }
     }
 
@@ -262,7 +263,7 @@ impl AckPlan<'_> {
             self.changes.fence(outcomes.fence());
             self.owners.push(Owner::Breaker);
             let record = outcomes.record(outcome_stats, epoch(&after.breaker));
-            self.changes.put(Table::Outcomes, RecordKey::Only, record);
+            self.changes.put(Table::Outcomes, RecordKey::Group(NO_GROUP), record);
             cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, self.now);
             self.changes.publish(Publish::Always);
         }

@@ -10,7 +10,7 @@ use std::{path::Path, time::Duration};
 /// "RDRV": tells our files from other databases.
 const APPLICATION_ID: i32 = 0x5244_5256;
 /// The layout of the tables below. 1 was the layout before there was a storage contract.
-const LAYOUT: i32 = 3;
+const LAYOUT: i32 = 4;
 const FORMAT: i64 = crate::store::storage::FORMAT as i64;
 
 pub(super) const DATABASE: &str = "redrive.db";
@@ -20,7 +20,8 @@ pub(super) const LOG: &str = "redrive.db-wal";
 pub(super) const LOG_INDEX: &str = "redrive.db-shm";
 
 /// The tables of indexes. slot: queue << 4 | index; member: a number, a text, or bytes. In `ready` (score: rank << 48 | ready_at)
-/// and `waiting` (score: ready_at << 8 | rank) the member is number << 8 | tag.
+/// and `waiting` (score: ready_at << 8 | rank) the member is number << 8 | tag. A position with a group stands in bytes: in
+/// `ready` by its group, in `waiting` (score: ready_at << 8 | 255) behind those without one.
 pub(super) const INDEX_TABLES: [&str; 4] = ["ready", "waiting", "timed", "entry"];
 pub(super) const READY: usize = 0;
 pub(super) const WAITING: usize = 1;
@@ -60,6 +61,7 @@ pub(super) fn kind(table: Table) -> Kind {
         Table::Queue => Kind::Cached("state"),
         Table::Version => Kind::Cached("version"),
         Table::Breaker => Kind::Cached("breaker"),
+        Table::Group => Kind::Cached("breaker_key"),
         Table::Lease => Kind::Lease,
         Table::Outcomes => Kind::Volatile,
     }
