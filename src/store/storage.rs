@@ -7,10 +7,15 @@
 mod bytes;
 mod fence;
 mod lease;
+mod limits;
+mod line;
 mod names;
 
-pub use self::bytes::{LEASE_FENCE, LEASE_TAIL, flag};
+pub use self::bytes::{LEASE_FENCE, LEASE_TAIL, flag, lease_group};
 pub use lease::{FAILURES, JobHead, NewLease};
+pub(super) use limits::Measures;
+pub use limits::{Meter, Probes, Ramp, Rate, Rule, Stop, StoppedBy};
+pub(super) use line::{Chosen, Head, Heads, ReadyJobs, Rules};
 pub use names::*;
 
 use super::Result;
@@ -45,13 +50,14 @@ pub trait Storage: Reads {
     /// queue.
     fn apply(&mut self, queue: &QueueName, batch: &Batch) -> impl Future<Output = Result<Applied>> + Send;
 
-    /// The first of `Ready` become leases. Promotes what is due before it looks. `None`: there is no such queue.
+    /// The first of `Ready` and `Keyed` become leases, within the rules handed in. Promotes what is due before it looks. `None`:
+    /// there is no such queue.
     fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> impl Future<Output = Result<Option<Taken>>> + Send;
 
     /// A queue exists from its first registration until it is forgotten. False: there are `max` others.
     fn register(&mut self, queue: &QueueName, max: usize) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Removes a queue that has nothing but `Queue`, `Version`, `Breaker` and counters, and that no batch or take has written to
+    /// Removes a queue that has nothing but `Queue`, `Version`, `Breaker`, `Group`, `Outcomes`, counters, sums and meters, and that no batch or take has written to
     /// since then. False: it stays.
     fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> impl Future<Output = Result<bool>> + Send;
 
@@ -75,24 +81,31 @@ pub enum Read {
         limit: usize,
         reverse: bool,
     },
-    /// How many entries of `Ready` stand before this one, counted up to so many.
+    /// How many entries of `Ready`, or of its group in `Keyed`, stand before this one, counted up to so many.
     Ahead(Position, usize),
     /// Of a table: `Job`, `Lease` and `Dead` at least.
     Len(Len),
     /// All that are not zero.
     Counters(CounterGroup),
     Mark(Mark),
+    /// What was counted under an epoch.
+    Sums(u32),
+    /// Of a group, or of the whole queue.
+    Meter(u16),
     /// Records of a table by key, those after `after`. For verification.
     Scan(Table, Option<RecordKey>, usize),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Found {
     Record(Option<Bytes>),
     Score(Option<u64>),
     Entries(Vec<Entry>),
     Number(u64),
     Counters(Vec<(Counter, i64)>),
+    /// And when the last success was.
+    Sums(OutcomeSums, Option<Timestamp>),
+    Meter(Option<Meter>),
     Scanned(Vec<(RecordKey, Bytes)>),
 }
 
@@ -129,6 +142,20 @@ impl Found {
         match self {
             Self::Counters(counters) => counters,
             _ => Vec::new(),
+        }
+    }
+
+    pub fn sums(&self) -> (OutcomeSums, Option<Timestamp>) {
+        match self {
+            Self::Sums(sums, last) => (*sums, *last),
+            _ => Default::default(),
+        }
+    }
+
+    pub fn meter(&self) -> Option<Meter> {
+        match self {
+            Self::Meter(meter) => *meter,
+            _ => None,
         }
     }
 
@@ -173,13 +200,13 @@ pub enum Fence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     Put(Table, RecordKey, Bytes),
-    /// The lease and its entry in `Leased`.
+    /// The lease and its entries in `Leased` and `LeasedByGroup`. One that is there keeps its group.
     PutLease {
         number: u64,
         expires_at: Timestamp,
         record: Bytes,
     },
-    /// Of a lease: its entry in `Leased` too.
+    /// Of a lease: its entry in `Leased` too, but not that in [`Index::LeasedByGroup`].
     Delete(Table, RecordKey),
     /// All records of these tables whose keys are parts of this number.
     DeleteParts(Table, u64),
@@ -201,7 +228,15 @@ pub enum Write {
     Add(Counter, i64),
     /// Alone it does not make the queue one that is used.
     Raise(Mark, Timestamp),
-    /// Up to so many due entries of each of `Retrying` and `Scheduled` become `Ready`.
+    /// Adds to what was counted under an epoch. The last success was then, or later.
+    Count {
+        epoch: u32,
+        sums: OutcomeSums,
+        at: Timestamp,
+    },
+    /// Nothing asks for the sums of this epoch again.
+    ForgetSums(u32),
+    /// Up to so many due entries of each of `Retrying` and `Scheduled` become `Ready` or `Keyed`.
     Promote(usize),
 }
 
@@ -226,7 +261,7 @@ pub enum Applied {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Entries of `Ready` after the batch.
+    /// Entries of `Ready` after the batch, and those of `Keyed` if a group that is not held has one.
     pub ready: u64,
     pub promoted: usize,
     /// The records of `Tell` fences.
@@ -247,11 +282,14 @@ pub enum Was {
 
 // ---- take ----
 
+/// Jobs are taken in the order of [`Position::turn`], over `Ready` and all groups. A group without a rule is taken from where its
+/// version says `Free`, is reported where it needs a rule and its turn comes, and is left alone where it is held.
 #[derive(Clone, Debug)]
 pub struct Take<'a> {
-    /// Of the queue as a whole.
-    pub whole: Version,
-    pub rule: Rule,
+    /// Of [`WHOLE_QUEUE`]: what all groups may do together. Its flags and `pass_over` mean nothing.
+    pub whole: Rule,
+    /// One for [`NO_GROUP`], then those of other groups. A held one may be among them.
+    pub groups: &'a [Rule],
     pub jobs: usize,
     pub bytes: usize,
     /// The first job is taken whatever its size.
@@ -261,24 +299,6 @@ pub struct Take<'a> {
     pub lease: LeaseTemplate<'a>,
     /// Leases that the store may have, of all queues, where the engine bounds them.
     pub max_leases: usize,
-}
-
-/// What the jobs without a breaker key may do.
-#[derive(Clone, Debug, Default)]
-pub struct Rule {
-    pub version: Version,
-    /// For every lease taken under it.
-    pub flags: u8,
-    /// This job only if there is no other.
-    pub pass_over: Option<u64>,
-    pub probes: Option<Probes>,
-}
-
-/// Leases are probes: at most so many of this epoch that started after that time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probes {
-    pub most: u64,
-    pub started_after: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -295,7 +315,7 @@ pub struct LeaseTemplate<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     pub jobs: Vec<TakenJob>,
-    /// Entries of `Ready` that are left.
+    /// Entries of `Ready` that are left, and those of `Keyed` if a group that is not held has one.
     pub ready: u64,
     pub promoted: usize,
     /// The first due time, if fewer were taken than asked.
@@ -304,10 +324,11 @@ pub struct Taken {
     pub bytes_full: bool,
     /// There is no room for more leases.
     pub leases_full: bool,
-    /// The queue or its group is of another version: nothing was taken.
-    pub changed: bool,
-    /// All probes are out: one of them started then.
-    pub oldest_probe: Option<Timestamp>,
+    /// Groups of another version than that of their rule, of which nothing was taken, and those that need a rule.
+    /// [`WHOLE_QUEUE`] stands alone: nothing was done.
+    pub changed: Vec<u16>,
+    /// Rules under which jobs stayed ready, if fewer were taken than asked. In their order.
+    pub stops: Vec<Stop>,
 }
 
 #[derive(Clone, Debug)]

@@ -128,8 +128,8 @@ impl Fixture {
         let whole = self.record(Table::Version, RecordKey::Group(WHOLE_QUEUE));
         let now_at = self.store.now();
         let take = Take {
-            whole: Version::read(whole.as_deref()),
-            rule,
+            whole: Rule::whole(Version::read(whole.as_deref())),
+            groups: &[rule],
             jobs,
             bytes: usize::MAX,
             first_fits: true,

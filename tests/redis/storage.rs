@@ -9,7 +9,7 @@ use redrive::store::redis::connection::Address;
 use redrive::store::redis::{Hint, Options, RedisStorage};
 use redrive::store::storage::{
     Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Position, Publish, Read, Reads, RecordKey, Rule,
-    Storage, Table, Take, Taken, Version, Write,
+    Storage, Table, Take, Taken, Version, WHOLE_QUEUE, Write,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -71,8 +71,8 @@ async fn take(storage: &mut RedisStorage, jobs: usize) -> Result<Option<Taken>, 
         tail: b"tail",
     };
     let take = Take {
-        whole: Version::default(),
-        rule: Rule::default(),
+        whole: Rule::whole(Version::default()),
+        groups: &[Rule::default()],
         jobs,
         bytes: 1 << 20,
         first_fits: true,
@@ -210,7 +210,7 @@ async fn a_jump_of_the_clock_of_redis_makes_nothing_due() {
         clock.set(jump);
         // The first take finds TIME off, and samples it.
         let first = take(&mut storage, 10).await.unwrap().unwrap();
-        assert!(first.changed && first.jobs.is_empty());
+        assert!(first.changed == [WHOLE_QUEUE] && first.jobs.is_empty());
         let second = take(&mut storage, 10).await.unwrap().unwrap();
         assert_eq!(second.jobs.len(), 1, "{second:?}");
         assert_eq!((second.promoted, second.next_due), (0, Some(later)));
@@ -234,7 +234,7 @@ async fn a_take_that_waited_in_a_stopped_redis_takes_nothing() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     server.thaw();
     let taken = taking.await.unwrap().unwrap().unwrap();
-    assert!(taken.changed && taken.jobs.is_empty(), "{taken:?}");
+    assert!(taken.changed == [WHOLE_QUEUE] && taken.jobs.is_empty(), "{taken:?}");
     assert_eq!(take(&mut storage, 1).await.unwrap().unwrap().jobs.len(), 1);
 }
 

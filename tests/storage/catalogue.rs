@@ -5,8 +5,8 @@ use crate::fixture::{Fixture, bytes, name, position, text};
 use bytes::Bytes;
 use redrive::domain::{QueueName, Timestamp};
 use redrive::store::storage::{
-    Applied, Batch, Counter, CounterGroup, Entry, Fence, GroupState, Index, Mark, Read, Reads, RecordKey, Storage,
-    Table, Version, Write,
+    Applied, Batch, Counter, CounterGroup, Entry, Fence, Found, GroupState, Index, Mark, OutcomeSums, Read, Reads,
+    RecordKey, Storage, Table, Version, Write,
 };
 use std::collections::BTreeSet;
 
@@ -17,6 +17,8 @@ fn names(names: &[&str]) -> Vec<QueueName> {
 async fn a_queue_is_there_once_it_is_registered<E: TestEngine>(mut f: Fixture<E>) {
     let other = name("other");
     let take = f.plain_take(1);
+    let groups = take.groups();
+    let take = take.with(&groups);
     let read = [Read::Record(Table::Job, RecordKey::Number(1))];
     let batch = Batch {
         // Whether it holds is not even looked at.
@@ -115,10 +117,12 @@ async fn an_unused_queue_is_forgotten<E: TestEngine>(mut f: Fixture<E>) {
         Write::Put(Table::Queue, RecordKey::Only, bytes("state")),
         Write::Put(Table::Version, RecordKey::Group(0), record),
         Write::Put(Table::Breaker, RecordKey::Group(0), bytes("breaker")),
-        Write::Put(Table::Outcomes, RecordKey::Only, bytes("outcomes")),
+        Write::Put(Table::Group, text("key"), bytes("group")),
+        Write::Put(Table::Outcomes, RecordKey::Group(0), bytes("outcomes")),
         Write::Add(Counter::Total(0), 5),
         Write::Add(Counter::ErrorType("timeout".into()), 5),
-        Write::Raise(Mark::LastSuccess(1), Timestamp::from_millis(5)),
+        Write::Raise(Mark::LastClaim, Timestamp::from_millis(5)),
+        Write::Count { epoch: 1, sums: OutcomeSums::default(), at: Timestamp::from_millis(5) },
     ])
     .await;
     let (queue, now) = (f.queue.clone(), f.now());
@@ -135,10 +139,12 @@ async fn an_unused_queue_is_forgotten<E: TestEngine>(mut f: Fixture<E>) {
     assert_eq!(f.record(Table::Queue, RecordKey::Only).await, None);
     assert_eq!(f.failing(vec![Version::default().fence(0)]).await, []);
     assert_eq!(f.record(Table::Breaker, RecordKey::Group(0)).await, None);
-    assert_eq!(f.record(Table::Outcomes, RecordKey::Only).await, None);
+    assert_eq!(f.record(Table::Group, text("key")).await, None);
+    assert_eq!(f.record(Table::Outcomes, RecordKey::Group(0)).await, None);
     assert_eq!(f.read(Read::Counters(CounterGroup::Totals)).await.counters(), []);
     assert_eq!(f.read(Read::Counters(CounterGroup::ErrorTypes)).await.counters(), []);
-    assert_eq!(f.read(Read::Mark(Mark::LastSuccess(1))).await.score(), None);
+    assert_eq!(f.read(Read::Mark(Mark::LastClaim)).await.score(), None);
+    assert_eq!(f.read(Read::Sums(1)).await, Found::Sums(OutcomeSums::default(), None));
 }
 
 async fn a_queue_that_has_anything_stays<E: TestEngine>(mut f: Fixture<E>) {

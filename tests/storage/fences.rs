@@ -5,8 +5,8 @@ use crate::fixture::{Fixture, NO_JOBS, bytes, position, text};
 use bytes::Bytes;
 use redrive::domain::Timestamp;
 use redrive::store::storage::{
-    Applied, Counter, CounterGroup, Entry, Fence, GroupState, Index, Len, Mark, Member, Read, RecordKey, Table,
-    Version, WHOLE_QUEUE, Was, Write,
+    Applied, Counter, CounterGroup, Entry, Fence, GroupState, Index, Len, Mark, Member, OutcomeSums, Read, RecordKey,
+    Table, Version, WHOLE_QUEUE, Was, Write,
 };
 
 const ONE: RecordKey = RecordKey::Number(1);
@@ -74,7 +74,7 @@ async fn fences_compare_records_of_every_table<E: TestEngine>(mut f: Fixture<E>)
         (Table::Queue, RecordKey::Only),
         (Table::Version, RecordKey::Group(WHOLE_QUEUE)),
         (Table::Breaker, RecordKey::Group(0)),
-        (Table::Outcomes, RecordKey::Only),
+        (Table::Outcomes, RecordKey::Group(0)),
         (Table::Job, RecordKey::Number(9)),
         (Table::Body, RecordKey::Number(9)),
         (Table::Attempt, RecordKey::Part(9, 4)),
@@ -218,7 +218,8 @@ async fn a_batch_with_a_failed_fence_writes_nothing<E: TestEngine>(mut f: Fixtur
         Write::Insert(Index::Ready, Entry::ready(position(0, 1, 2))),
         Write::AppendDead { index: Index::Dead, number: 4, record: bytes("dead") },
         Write::Add(Counter::Total(0), 1),
-        Write::Raise(Mark::LastSuccess(0), now),
+        Write::Raise(Mark::LastClaim, now),
+        Write::Count { epoch: 0, sums: OutcomeSums::default(), at: now },
         Write::Promote(10),
     ];
     // The last fence alone fails, of each kind once.
@@ -250,7 +251,8 @@ async fn a_batch_with_a_failed_fence_writes_nothing<E: TestEngine>(mut f: Fixtur
         assert_eq!(f.len(Len::Table(Table::Lease)).await, 1);
         assert_eq!(f.len(Len::Table(Table::Dead)).await, 0);
         assert_eq!(f.read(Read::Counters(CounterGroup::Totals)).await.counters(), []);
-        assert_eq!(f.read(Read::Mark(Mark::LastSuccess(0))).await.score(), None);
+        assert_eq!(f.read(Read::Mark(Mark::LastClaim)).await.score(), None);
+        assert_eq!(f.read(Read::Sums(0)).await.sums().1, None);
     }
     // The same without it.
     let done = f.write(writes).await;

@@ -164,10 +164,11 @@ impl<E: TestEngine> Fixture<E> {
     // ---- take ----
 
     /// So many, without any other limit.
-    pub(crate) fn plain_take(&mut self, jobs: usize) -> Take<'static> {
-        Take {
-            whole: Version::default(),
+    pub(crate) fn plain_take(&mut self, jobs: usize) -> OwnedTake {
+        OwnedTake {
+            whole: Rule::whole(Version::default()),
             rule: Rule::default(),
+            others: Vec::new(),
             jobs,
             bytes: 1 << 20,
             first_fits: false,
@@ -183,14 +184,40 @@ impl<E: TestEngine> Fixture<E> {
         }
     }
 
-    pub(crate) async fn take(&mut self, take: &Take<'_>) -> Taken {
-        let queue = self.queue.clone();
-        self.storage().take(&queue, take).await.unwrap().expect("the queue is there")
+    pub(crate) async fn take(&mut self, take: &OwnedTake) -> Taken {
+        let (queue, groups) = (self.queue.clone(), take.groups());
+        self.storage().take(&queue, &take.with(&groups)).await.unwrap().expect("the queue is there")
     }
 
     pub(crate) async fn take_jobs(&mut self, jobs: usize) -> Taken {
         let take = self.plain_take(jobs);
         self.take(&take).await
+    }
+}
+
+/// A take that can be changed and made again.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedTake {
+    pub(crate) whole: Rule,
+    /// Of jobs without a group.
+    pub(crate) rule: Rule,
+    pub(crate) others: Vec<Rule>,
+    pub(crate) jobs: usize,
+    pub(crate) bytes: usize,
+    pub(crate) first_fits: bool,
+    pub(crate) promote: usize,
+    pub(crate) lease: LeaseTemplate<'static>,
+    pub(crate) max_leases: usize,
+}
+
+impl OwnedTake {
+    pub(crate) fn groups(&self) -> Vec<Rule> {
+        [&self.rule].into_iter().chain(&self.others).cloned().collect()
+    }
+
+    pub(crate) fn with<'a>(&self, groups: &'a [Rule]) -> Take<'a> {
+        let Self { whole, jobs, bytes, first_fits, promote, lease, max_leases, .. } = self.clone();
+        Take { whole, groups, jobs, bytes, first_fits, promote, lease, max_leases }
     }
 }
 

@@ -4,15 +4,17 @@ use crate::engines::TestEngine;
 use crate::fixture::{Fixture, bytes, text};
 use bytes::Bytes;
 use redrive::domain::Timestamp;
-use redrive::store::storage::{Counter, CounterGroup, Found, Len, Mark, Read, Reads, RecordKey, Table, Write};
+use redrive::store::storage::{
+    Counter, CounterGroup, Found, Len, Mark, OutcomeSums, Read, Reads, RecordKey, Table, Write, epoch_of,
+};
 
 /// One key of the kind that each table has.
 fn some_key(table: Table) -> RecordKey {
     match table {
-        Table::Queue | Table::Outcomes => RecordKey::Only,
-        Table::Version | Table::Breaker => RecordKey::Group(3),
+        Table::Queue => RecordKey::Only,
+        Table::Version | Table::Breaker | Table::Outcomes => RecordKey::Group(3),
         Table::Attempt | Table::Failure => RecordKey::Part(7, 1),
-        Table::Id | Table::Key | Table::Request => text("a text"),
+        Table::Group | Table::Id | Table::Key | Table::Request => text("a text"),
         _ => RecordKey::Number(7),
     }
 }
@@ -168,22 +170,16 @@ async fn counters_are_sums_that_go_at_zero<E: TestEngine>(mut f: Fixture<E>) {
         Write::Add(Counter::Total(0), -7),
         Write::Add(Counter::Total(2), 1),
         Write::Add(timeout(), 1),
-        Write::Add(Counter::Succeeded(1), 3),
-        Write::Add(Counter::Succeeded(2), 4),
     ])
     .await;
     let totals = vec![(Counter::Total(0), -2), (Counter::Total(2), 1)];
     assert_eq!(sorted(f.read(Read::Counters(CounterGroup::Totals)).await), totals);
     let types = f.read(Read::Counters(CounterGroup::ErrorTypes)).await.counters();
     assert_eq!(types, [(timeout(), 1)]);
-    let succeeded = f.read(Read::Counters(CounterGroup::Succeeded(2))).await.counters();
-    assert_eq!(succeeded, [(Counter::Succeeded(2), 4)]);
 
-    f.write(vec![Write::Add(timeout(), -1), Write::Add(Counter::Total(2), -1), Write::Add(Counter::Succeeded(1), -3)])
-        .await;
+    f.write(vec![Write::Add(timeout(), -1), Write::Add(Counter::Total(2), -1)]).await;
     assert_eq!(f.read(Read::Counters(CounterGroup::ErrorTypes)).await.counters(), []);
     assert_eq!(sorted(f.read(Read::Counters(CounterGroup::Totals)).await), totals[..1]);
-    assert_eq!(f.read(Read::Counters(CounterGroup::Succeeded(1))).await.counters(), []);
 }
 
 fn sorted(found: Found) -> Vec<(Counter, i64)> {
@@ -192,14 +188,32 @@ fn sorted(found: Found) -> Vec<(Counter, i64)> {
     counters
 }
 
+async fn outcomes_are_summed_by_epoch<E: TestEngine>(mut f: Fixture<E>) {
+    let sums = |succeeded, ln_took| OutcomeSums { succeeded, retried: 1, took_ms: 1 << 40, ln_took };
+    let count = |epoch, succeeded, ln_took, at| {
+        let at = Timestamp::from_millis(at);
+        Write::Count { epoch, sums: sums(succeeded, ln_took), at }
+    };
+    let (one, other) = (epoch_of(0, 3), epoch_of(999, 3));
+    assert_eq!(f.read(Read::Sums(one)).await, Found::Sums(OutcomeSums::default(), None));
+    // Twice in one batch, too.
+    f.write(vec![count(one, 5, -9_000, 50), count(other, 1, 1, 7), count(one, 2, 4_500, 40)]).await;
+    f.write(vec![count(one, 3, -1, 30)]).await;
+    let all = OutcomeSums { succeeded: 10, retried: 3, took_ms: 3 << 40, ln_took: -4_501 };
+    assert_eq!(f.read(Read::Sums(one)).await, Found::Sums(all, Some(Timestamp::from_millis(50))));
+    assert_eq!(f.read(Read::Sums(other)).await, Found::Sums(sums(1, 1), Some(Timestamp::from_millis(7))));
+    f.write(vec![Write::ForgetSums(one), count(other, 1, 1, 8)]).await;
+    assert_eq!(f.read(Read::Sums(one)).await.sums(), Default::default());
+    assert_eq!(f.read(Read::Sums(other)).await.sums().1, Some(Timestamp::from_millis(8)));
+}
+
 async fn marks_only_rise<E: TestEngine>(mut f: Fixture<E>) {
-    let mark = Mark::LastSuccess(3);
+    let mark = Mark::LastClaim;
     assert_eq!(f.read(Read::Mark(mark)).await, Found::Score(None));
     for (raised, stands) in [(50, 50), (40, 50), (60, 60)] {
         f.write(vec![Write::Raise(mark, Timestamp::from_millis(raised))]).await;
         assert_eq!(f.read(Read::Mark(mark)).await, Found::Score(Some(stands)));
     }
-    assert_eq!(f.read(Read::Mark(Mark::LastSuccess(4))).await, Found::Score(None));
 }
 
 on_every_engine!(
@@ -211,5 +225,6 @@ on_every_engine!(
     lengths_of_tables_count_records_once,
     a_scan_pages_through_a_table_by_key,
     counters_are_sums_that_go_at_zero,
+    outcomes_are_summed_by_epoch,
     marks_only_rise,
 );

@@ -4,7 +4,7 @@ use crate::engines::TestEngine;
 use crate::fixture::{Fixture, bytes, name, position, text};
 use redrive::domain::Timestamp;
 use redrive::store::storage::{
-    Counter, CounterGroup, Entry, Found, Index, Len, Mark, Read, Reads, RecordKey, Storage, Table, Write,
+    Counter, CounterGroup, Entry, Found, Index, Len, Mark, OutcomeSums, Read, Reads, RecordKey, Storage, Table, Write,
 };
 
 async fn everything_is_there_after_a_restart<E: TestEngine>(mut f: Fixture<E>) {
@@ -75,18 +75,19 @@ async fn when_a_queue_was_used_is_known_after_a_restart<E: TestEngine>(mut f: Fi
 
 async fn outcomes_are_there_where_the_engine_keeps_them<E: TestEngine>(mut f: Fixture<E>) {
     let now = f.now();
+    let sums = OutcomeSums { succeeded: 2, retried: 1, took_ms: 40, ln_took: -7 };
     f.write(vec![
-        Write::Put(Table::Outcomes, RecordKey::Only, bytes("outcomes")),
-        Write::Add(Counter::Succeeded(1), 2),
-        Write::Raise(Mark::LastSuccess(1), now),
+        Write::Put(Table::Outcomes, RecordKey::Group(1), bytes("outcomes")),
+        Write::Count { epoch: 1, sums, at: now },
+        Write::Raise(Mark::LastClaim, now),
     ])
     .await;
     f.reopen().await;
     let kept = E::KEEPS_OUTCOMES;
-    assert_eq!(f.record(Table::Outcomes, RecordKey::Only).await.is_some(), kept);
-    let succeeded = f.read(Read::Counters(CounterGroup::Succeeded(1))).await.counters();
-    assert_eq!(!succeeded.is_empty(), kept);
-    let mark = f.read(Read::Mark(Mark::LastSuccess(1))).await;
+    assert_eq!(f.record(Table::Outcomes, RecordKey::Group(1)).await.is_some(), kept);
+    let found = f.read(Read::Sums(1)).await;
+    assert_eq!(found.sums(), if kept { (sums, Some(now)) } else { Default::default() });
+    let mark = f.read(Read::Mark(Mark::LastClaim)).await;
     assert_eq!(mark, Found::Score(kept.then_some(now.millis())));
 }
 

@@ -117,12 +117,14 @@ impl Storage for SqliteCalls {
 
     async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>, StoreError> {
         let (queue, tail) = (queue.clone(), take.lease.tail.to_vec());
-        let Take { whole, rule, jobs, bytes, first_fits, promote, lease, max_leases } = take.clone();
+        let Take { whole, groups, jobs, bytes, first_fits, promote, lease, max_leases } = take.clone();
+        let groups = groups.to_vec();
         let LeaseTemplate { started_at, expires_at, duration_ms, seed, .. } = lease;
         self.call(move |storage| {
             let tail = &tail[..];
             let lease = LeaseTemplate { started_at, expires_at, duration_ms, seed, tail };
-            let take = Take { whole, rule, jobs, bytes, first_fits, promote, lease, max_leases };
+            let groups = &groups[..];
+            let take = Take { whole, groups, jobs, bytes, first_fits, promote, lease, max_leases };
             done(storage.take(&queue, &take))
         })
         .await

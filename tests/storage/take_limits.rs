@@ -1,12 +1,12 @@
 //! What limits a take: bytes, leases and probes.
 
 use crate::engines::TestEngine;
-use crate::fixture::{Fixture, history_record, job_record, name, numbers_of, position};
+use crate::fixture::{Fixture, OwnedTake, history_record, job_record, name, numbers_of, position};
 use bytes::Bytes;
 use redrive::domain::Timestamp;
 use redrive::store::storage::{
-    Entry, GroupState, HAS_HISTORY_TAG, Index, Len, Member, NO_GROUP, Position, Probes, RecordKey, Rule, Table, Take,
-    Version, Write, flag,
+    Entry, GroupState, HAS_HISTORY_TAG, Index, Len, Member, NO_GROUP, Position, Probes, RecordKey, Rule, Stop,
+    StoppedBy, Table, Version, Write, flag,
 };
 
 /// Ready jobs 1, 2, … of these sizes.
@@ -121,13 +121,19 @@ async fn leases_are_bounded_over_all_queues<E: TestEngine>(mut f: Fixture<E>) {
 }
 
 /// A take under a rule of this epoch, whose leases are probes.
-async fn probing<E: TestEngine>(f: &mut Fixture<E>, epoch: u32, most: u64) -> Take<'static> {
+async fn probing<E: TestEngine>(f: &mut Fixture<E>, epoch: u32, most: u64) -> OwnedTake {
     let version = Version { state: GroupState::NeedsRule, epoch, random: [5; 8] };
     let record = Bytes::copy_from_slice(&version.bytes());
     f.write(vec![Write::Put(Table::Version, RecordKey::Group(NO_GROUP), record)]).await;
     let probes = Some(Probes { most, started_after: Timestamp::from_millis(0) });
-    let rule = Rule { version, flags: flag::PROBE, pass_over: None, probes };
-    Take { rule, ..f.plain_take(10) }
+    let rule = Rule { version, flags: flag::PROBE, probes, ..Rule::default() };
+    OwnedTake { rule, ..f.plain_take(10) }
+}
+
+/// What a take says whose probes are all out, of which the oldest started then.
+fn all_out<E: TestEngine>(f: &mut Fixture<E>, take: &OwnedTake, oldest: Timestamp) -> Vec<Stop> {
+    let back = f.now().since(take.rule.probes.unwrap().started_after);
+    vec![Stop { group: NO_GROUP, by: StoppedBy::Probes, until: Some(oldest.after(back)) }]
 }
 
 async fn at_most_so_many_probes_run<E: TestEngine>(mut f: Fixture<E>) {
@@ -135,24 +141,31 @@ async fn at_most_so_many_probes_run<E: TestEngine>(mut f: Fixture<E>) {
     let start = f.now();
     let take = probing(&mut f, 6, 2).await;
     let taken = f.take(&take).await;
-    assert_eq!((numbers_of(&taken), taken.oldest_probe), (vec![1, 2], None));
+    assert_eq!((numbers_of(&taken), taken.stops), (vec![1, 2], all_out(&mut f, &take, start)));
     let probe = |number| Entry { score: start.millis(), member: Member::Probe { epoch: 6, number } };
     assert_eq!(f.entries(Index::Probe).await, [probe(1), probe(2)]);
 
     f.pass(10);
     let mut take = probing(&mut f, 6, 2).await;
     let taken = f.take(&take).await;
-    assert_eq!((numbers_of(&taken), taken.oldest_probe), (vec![], Some(start)));
+    assert_eq!((numbers_of(&taken), taken.stops), (vec![], all_out(&mut f, &take, start)));
     assert_eq!(taken.ready, 2);
     // One of them ends.
     f.write(vec![Write::Remove(Index::Probe, probe(1))]).await;
     let taken = f.take(&take).await;
-    assert_eq!((numbers_of(&taken), taken.oldest_probe), (vec![3], None));
+    assert_eq!((numbers_of(&taken), taken.stops), (vec![3], all_out(&mut f, &take, start)));
     // The oldest of those that run.
     f.write(vec![Write::Remove(Index::Probe, probe(2))]).await;
     take.rule.probes = Some(Probes { most: 1, started_after: Timestamp::from_millis(0) });
-    assert_eq!(f.take(&take).await.oldest_probe, Some(f.now()));
+    let now = f.now();
+    assert_eq!(f.take(&take).await.stops, all_out(&mut f, &take, now));
     assert_eq!(f.len(Len::Index(Index::Probe)).await, 1);
+    // As many as were asked for: nothing was stopped. Nor is it where no job is ready.
+    take.rule.probes = Some(Probes { most: 2, started_after: Timestamp::from_millis(0) });
+    take.jobs = 1;
+    let taken = f.take(&take).await;
+    assert_eq!((numbers_of(&taken), taken.stops), (vec![4], vec![]));
+    assert_eq!(f.take(&take).await.stops, []);
 }
 
 async fn probes_of_another_epoch_do_not_count<E: TestEngine>(mut f: Fixture<E>) {
@@ -175,18 +188,20 @@ async fn probes_that_started_too_long_ago_do_not_count<E: TestEngine>(mut f: Fix
     let mut take = probing(&mut f, 6, 1).await;
     let before = Timestamp::from_millis(start.millis() - 1);
     take.rule.probes = Some(Probes { most: 1, started_after: before });
-    assert_eq!(f.take(&take).await.oldest_probe, Some(start));
+    assert_eq!(f.take(&take).await.stops, all_out(&mut f, &take, start));
     take.rule.probes = Some(Probes { most: 1, started_after: start });
     assert_eq!(numbers_of(&f.take(&take).await), [2]);
     // The old one is not the one that is told.
-    assert_eq!(f.take(&take).await.oldest_probe, Some(f.now()));
+    let now = f.now();
+    assert_eq!(f.take(&take).await.stops, all_out(&mut f, &take, now));
 }
 
 async fn no_probe_at_all_may_start<E: TestEngine>(mut f: Fixture<E>) {
     f.add_jobs([1]).await;
     let take = probing(&mut f, 6, 0).await;
     let taken = f.take(&take).await;
-    assert_eq!((numbers_of(&taken), taken.oldest_probe, taken.ready), (vec![], None, 1));
+    assert_eq!((numbers_of(&taken), taken.ready), (vec![], 1));
+    assert_eq!(taken.stops, [Stop { group: NO_GROUP, by: StoppedBy::Probes, until: None }]);
 }
 
 async fn all_probes_are_out_and_jobs_are_promoted_all_the_same<E: TestEngine>(mut f: Fixture<E>) {
@@ -201,7 +216,7 @@ async fn all_probes_are_out_and_jobs_are_promoted_all_the_same<E: TestEngine>(mu
     .await;
     let taken = f.take(&take).await;
     assert_eq!((taken.promoted, taken.ready, taken.jobs.len()), (1, 1, 0));
-    assert_eq!(taken.oldest_probe, Some(start));
+    assert_eq!(taken.stops, all_out(&mut f, &take, start));
     assert_eq!(taken.next_due, Some(f.at(5)));
 }
 
@@ -212,7 +227,7 @@ async fn leases_without_a_bound_of_probes_are_none<E: TestEngine>(mut f: Fixture
     take.rule.probes = None;
     take.rule.flags = 0;
     let taken = f.take(&take).await;
-    assert_eq!((numbers_of(&taken), taken.oldest_probe), (vec![2], None));
+    assert_eq!((numbers_of(&taken), taken.stops), (vec![2], vec![]));
     assert_eq!(f.jobs(Index::Probe).await, [1]);
 }
 

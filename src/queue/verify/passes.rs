@@ -240,7 +240,7 @@ impl<S: Reads> Verification<'_, S> {
         let reads = [
             Read::Record(Table::Queue, RecordKey::Only),
             of_group(Table::Breaker, NO_GROUP),
-            Read::Record(Table::Outcomes, RecordKey::Only),
+            of_group(Table::Outcomes, NO_GROUP),
             of_group(Table::Version, WHOLE_QUEUE),
             of_group(Table::Version, NO_GROUP),
         ];

@@ -3,6 +3,7 @@
 use crate::store::storage::{Entry, Index, Member};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Range;
 
 /// Entries by score, and then by the bytes of their member, as the other engines order them. A member has one score.
 #[derive(Debug)]
@@ -58,9 +59,9 @@ impl OrderedIndex {
         std::iter::from_fn(next).take(limit).filter_map(|key| self.entry(key)).collect()
     }
 
-    /// How many entries stand before this one, which need not be there; counted up to `limit`.
-    pub(super) fn ahead(&self, entry: &Entry, limit: usize) -> u64 {
-        self.order.range(..self.key(entry)).take(limit).count() as u64
+    /// How many entries are between these, which need not be there; counted up to `limit`.
+    pub(super) fn count(&self, between: Range<Entry>, limit: usize) -> u64 {
+        self.order.range(self.key(&between.start)..self.key(&between.end)).take(limit).count() as u64
     }
 
     fn key(&self, entry: &Entry) -> (u64, Vec<u8>) {

@@ -3,8 +3,8 @@
 use super::ordered_index::OrderedIndex;
 use crate::domain::Timestamp;
 use crate::store::storage::{
-    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, Read, RecordKey, Table,
-    Was, Write,
+    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Heads, Index, Len, Mark, Member, Meter, NO_GROUP,
+    OutcomeSums, Position, Read, RecordKey, Table, Version, Was, Write, epoch_of, lease_group,
 };
 use bytes::Bytes;
 use std::array;
@@ -19,6 +19,12 @@ pub(in crate::store) struct QueueData {
     indexes: [OrderedIndex; Index::ALL.len()],
     counters: BTreeMap<Counter, i64>,
     marks: BTreeMap<Mark, Timestamp>,
+    /// By epoch, with the last success.
+    sums: BTreeMap<u32, (OutcomeSums, Timestamp)>,
+    /// By group.
+    meters: BTreeMap<u16, Meter>,
+    /// Follow from `Keyed` and the versions.
+    pub(super) heads: Heads,
     last_death: u64,
     /// When it was made or last written to.
     used: Timestamp,
@@ -31,6 +37,9 @@ impl QueueData {
             indexes: Index::ALL.map(OrderedIndex::new),
             counters: BTreeMap::new(),
             marks: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            meters: BTreeMap::new(),
+            heads: Heads::default(),
             last_death: 0,
             used: now,
         }
@@ -59,7 +68,7 @@ impl QueueData {
     /// No job and no promise to a caller is left, and it was not written to at `since` or later.
     pub(super) fn is_unused(&self, since: Timestamp) -> bool {
         // What describes the queue itself and not its jobs. `Outcomes` is a part of the breaker's state.
-        let of_queue = [Table::Queue, Table::Version, Table::Breaker, Table::Outcomes];
+        let of_queue = [Table::Queue, Table::Version, Table::Breaker, Table::Group, Table::Outcomes];
         let of_jobs = Table::ALL.into_iter().filter(|table| !of_queue.contains(table)).map(Len::Table);
         self.used < since && of_jobs.chain(Index::ALL.map(Len::Index)).all(|of| self.len(of) == 0)
     }
@@ -79,13 +88,53 @@ impl QueueData {
         }
     }
 
-    /// The first goes of counters and of marks that are more than so many.
-    pub(in crate::store) fn forget_epochs(&mut self, most: usize) {
-        if self.counters.len() > most {
-            self.counters.pop_first();
+    pub(super) fn version(&self, group: u16) -> Version {
+        Version::read(self.record(Table::Version, &RecordKey::Group(group)).map(AsRef::as_ref))
+    }
+
+    /// Entries of `Ready`, and those of `Keyed` if a group that is not held has one.
+    pub(super) fn ready(&self) -> u64 {
+        let keyed = if self.heads.is_empty() { 0 } else { self.index(Index::Keyed).len() };
+        (self.index(Index::Ready).len() + keyed) as u64
+    }
+
+    /// The first ready positions of a group, or those behind this one.
+    pub(super) fn positions(&self, group: u16, after: Option<&Position>, limit: usize) -> Vec<Position> {
+        let index = if group == NO_GROUP { Index::Ready } else { Index::Keyed };
+        let before_all = Position { group, rank: 0, ready_at: Timestamp::default(), number: 0, tag: 0 };
+        let after = Entry::ready(*after.unwrap_or(&before_all));
+        let positions = self.index(index).range(Some(&after), None, limit, false).into_iter();
+        let positions = positions.filter_map(|entry| match entry.member {
+            Member::Position(position) => Some(position),
+            _ => None,
+        });
+        positions.take_while(|position| position.group == group).collect()
+    }
+
+    /// To be done whenever `Keyed` or the version of a group has changed.
+    pub(super) fn derive_head(&mut self, group: u16) {
+        let (version, first) = (self.version(group), self.positions(group, None, 1));
+        self.heads.set(group, &version, first.first().filter(|_| group != NO_GROUP));
+    }
+
+    pub(in crate::store) fn meter(&self, group: u16) -> Option<Meter> {
+        self.meters.get(&group).copied()
+    }
+
+    pub(in crate::store) fn put_meter(&mut self, group: u16, meter: Meter) {
+        self.meters.insert(group, meter);
+    }
+
+    /// Of the sums of this group the first go that are more than so many.
+    pub(in crate::store) fn forget_sums(&mut self, group: u16, most: usize) {
+        if self.sums.len() <= most {
+            return;
         }
-        if self.marks.len() > most {
-            self.marks.pop_first();
+        let of_group = epoch_of(group, 0)..=epoch_of(group, u64::MAX);
+        let epochs: Vec<_> = self.sums.range(of_group).map(|(epoch, _)| *epoch).collect();
+        let over = epochs.len().saturating_sub(most);
+        for epoch in &epochs[..over] {
+            self.sums.remove(epoch);
         }
     }
 
@@ -98,12 +147,15 @@ impl QueueData {
             Read::Range { index, after, up_to, limit, reverse } => {
                 Found::Entries(self.index(*index).range(after.as_ref(), *up_to, *limit, *reverse))
             }
-            Read::Ahead(position, limit) => {
-                Found::Number(self.index(Index::Ready).ahead(&Entry::ready(*position), *limit))
-            }
+            Read::Ahead(position, limit) => Found::Number(self.ahead(position, *limit)),
             Read::Len(of) => Found::Number(self.len(*of)),
             Read::Counters(group) => Found::Counters(self.counters_of(*group)),
             Read::Mark(mark) => Found::Score(self.marks.get(mark).map(|at| at.millis())),
+            Read::Sums(epoch) => match self.sums.get(epoch) {
+                Some((sums, last)) => Found::Sums(*sums, Some(*last)),
+                None => Found::Sums(OutcomeSums::default(), None),
+            },
+            Read::Meter(group) => Found::Meter(self.meter(*group)),
             Read::Scan(table, after, limit) => {
                 let beyond = after.as_ref().map_or(Unbounded, Excluded);
                 let records = self.table(*table).range((beyond, Unbounded)).take(*limit);
@@ -112,10 +164,15 @@ impl QueueData {
         }
     }
 
+    fn ahead(&self, position: &Position, limit: usize) -> u64 {
+        let start = Position { rank: 0, ready_at: Timestamp::default(), number: 0, tag: 0, ..*position };
+        let between = Entry::ready(start)..Entry::ready(*position);
+        self.index(position.ready_index()).count(between, limit)
+    }
+
     fn counters_of(&self, group: CounterGroup) -> Vec<(Counter, i64)> {
         let is_in_group = |counter: &Counter| match (group, counter) {
             (CounterGroup::Totals, Counter::Total(_)) | (CounterGroup::ErrorTypes, Counter::ErrorType(_)) => true,
-            (CounterGroup::Succeeded(epoch), Counter::Succeeded(of)) => epoch == *of,
             _ => false,
         };
         let counters = self.counters.iter().filter(|(counter, _)| is_in_group(counter));
@@ -125,7 +182,7 @@ impl QueueData {
     // ---- apply ----
 
     pub(super) fn apply(&mut self, batch: &Batch, now: Timestamp) -> Applied {
-        debug_assert_eq!(broken_rule(batch), None, "{batch:?}");
+        debug_assert_eq!(self.broken_rule(batch), None, "{batch:?}");
         let fences = batch.fences.iter().enumerate();
         let failed: Vec<_> = fences.filter_map(|(at, fence)| Some((at, self.failed(fence)?))).collect();
         if !failed.is_empty() {
@@ -144,7 +201,7 @@ impl QueueData {
         if wrote || done.promoted > 0 {
             self.mark_used(now);
         }
-        done.ready = self.len(Len::Index(Index::Ready));
+        done.ready = self.ready();
         Applied::Done(done)
     }
 
@@ -172,10 +229,12 @@ impl QueueData {
         match write {
             Write::Put(table, key, record) => {
                 self.table_mut(*table).insert(key.clone(), record.clone());
+                self.follow_version(*table, key);
             }
             Write::PutLease { number, expires_at, record } => self.put_lease(*number, *expires_at, record.clone()),
             Write::Delete(table, key) => {
                 self.table_mut(*table).remove(key);
+                self.follow_version(*table, key);
                 if let (Table::Lease, RecordKey::Number(number)) = (table, key) {
                     self.index_mut(Index::Leased).remove(&Member::Number(*number));
                 }
@@ -186,8 +245,14 @@ impl QueueData {
                 let parts: Vec<_> = table.range(parts).map(|(part, _)| part.clone()).collect();
                 parts.iter().for_each(|part| drop(table.remove(part)));
             }
-            Write::Insert(index, entry) => self.index_mut(*index).insert(entry),
-            Write::Remove(index, entry) => self.index_mut(*index).remove(&entry.member),
+            Write::Insert(index, entry) => {
+                self.index_mut(*index).insert(entry);
+                self.follow_keyed(*index, &entry.member);
+            }
+            Write::Remove(index, entry) => {
+                self.index_mut(*index).remove(&entry.member);
+                self.follow_keyed(*index, &entry.member);
+            }
             Write::Extend { number, expires_at } => {
                 let leased = self.index_mut(Index::Leased);
                 let mut end = expires_at.millis();
@@ -217,11 +282,35 @@ impl QueueData {
                 let last = self.marks.entry(*mark).or_insert(*at);
                 *last = (*last).max(*at);
             }
+            Write::Count { epoch, sums, at } => {
+                let (all, last) = self.sums.entry(*epoch).or_default();
+                all.add(sums);
+                *last = (*last).max(*at);
+            }
+            Write::ForgetSums(epoch) => {
+                self.sums.remove(epoch);
+            }
             Write::Promote(limit) => done.promoted += self.promote(*limit, now),
         }
     }
 
+    fn follow_version(&mut self, table: Table, key: &RecordKey) {
+        if let (Table::Version, RecordKey::Group(group)) = (table, key) {
+            self.derive_head(*group);
+        }
+    }
+
+    fn follow_keyed(&mut self, index: Index, member: &Member) {
+        if let (Index::Keyed, Member::Position(position)) = (index, member) {
+            self.derive_head(position.group);
+        }
+    }
+
     pub(super) fn put_lease(&mut self, number: u64, expires_at: Timestamp, record: Bytes) {
+        let group = lease_group(&record);
+        if group != NO_GROUP {
+            self.index_mut(Index::LeasedByGroup).insert(&Entry::number(group.into(), number));
+        }
         self.table_mut(Table::Lease).insert(RecordKey::Number(number), record);
         self.index_mut(Index::Leased).insert(&Entry::number(expires_at.millis(), number));
     }
@@ -231,34 +320,52 @@ impl QueueData {
         let mut promoted = 0;
         for index in [Index::Retrying, Index::Scheduled] {
             for entry in self.index(index).range(None, Some(now.millis()), limit, false) {
+                let Member::Position(position) = entry.member else { continue };
                 self.index_mut(index).remove(&entry.member);
-                self.index_mut(Index::Ready).insert(&Entry { score: 0, member: entry.member });
+                self.index_mut(position.ready_index()).insert(&Entry::ready(position));
+                self.derive_head(position.group);
                 promoted += 1;
             }
         }
         promoted
     }
-}
 
-/// Which rule of [`Batch`] this one breaks. Engines rely on them, and a batch that breaks one may work here alone.
-fn broken_rule(batch: &Batch) -> Option<&'static str> {
-    let (mut fenced, mut written) = (BTreeSet::new(), BTreeSet::new());
-    if !batch.fences.iter().filter_map(Fence::record).all(|record| fenced.insert(record)) {
-        return Some("a record is fenced twice");
-    }
-    for write in &batch.writes {
-        let record = match write {
-            Write::Put(table, key, _) | Write::Delete(table, key) => (*table, key.clone()),
-            Write::PutLease { number, .. } => (Table::Lease, RecordKey::Number(*number)),
-            Write::AppendDead { number, .. } => (Table::Dead, RecordKey::Number(*number)),
-            Write::Insert(Index::Leased, _) | Write::Remove(Index::Leased, _) => {
-                return Some("`Leased` is written with `Lease` alone");
-            }
-            _ => continue,
-        };
-        if !written.insert(record) {
-            return Some("a record is written twice");
+    /// Which rule of [`Batch`] this one breaks. Engines rely on them, and a batch that breaks one may work here alone.
+    fn broken_rule(&self, batch: &Batch) -> Option<&'static str> {
+        let (mut fenced, mut written) = (BTreeSet::new(), BTreeSet::new());
+        if !batch.fences.iter().filter_map(Fence::record).all(|record| fenced.insert(record)) {
+            return Some("a record is fenced twice");
         }
+        let leased_by_group = |number| self.index(Index::LeasedByGroup).score(&Member::Number(number));
+        for write in &batch.writes {
+            let record = match write {
+                Write::Put(table, key, _) | Write::Delete(table, key) => (*table, key.clone()),
+                Write::PutLease { number, .. } => (Table::Lease, RecordKey::Number(*number)),
+                Write::AppendDead { number, .. } => (Table::Dead, RecordKey::Number(*number)),
+                Write::Insert(Index::Leased | Index::LeasedByGroup, _) | Write::Remove(Index::Leased, _) => {
+                    return Some("`Leased` is written with `Lease` alone");
+                }
+                _ => continue,
+            };
+            let group = match record {
+                (Table::Lease, RecordKey::Number(number)) => leased_by_group(number).map(|group| (number, group)),
+                _ => None,
+            };
+            if let Some((number, group)) = group {
+                let removal = Write::Remove(Index::LeasedByGroup, Entry::number(group, number));
+                let breaks = match write {
+                    Write::Delete(..) => !batch.writes.contains(&removal),
+                    Write::Put(.., record) | Write::PutLease { record, .. } => u64::from(lease_group(record)) != group,
+                    _ => false,
+                };
+                if breaks {
+                    return Some("a lease keeps its group to its end, and is removed from `LeasedByGroup` then");
+                }
+            }
+            if !written.insert(record) {
+                return Some("a record is written twice");
+            }
+        }
+        None
     }
-    None
 }

@@ -1,33 +1,63 @@
-//! The first of `Ready` become leases.
+//! The first of `Ready` and `Keyed` become leases.
 
 use super::queue_data::QueueData;
 use crate::domain::{Rng, Timestamp};
 use crate::store::storage::{
-    Entry, FAILURES, Index, JobHead, Member, NO_GROUP, Position, RecordKey, Table, Take, Taken, TakenJob, Version,
-    WHOLE_QUEUE,
+    Entry, FAILURES, Head, Index, JobHead, Measures, Member, Meter, NO_GROUP, Position, ReadyJobs, RecordKey, Rules,
+    Table, Take, Taken, TakenJob, Version, WHOLE_QUEUE,
 };
+use std::convert::Infallible;
+
+impl Measures for QueueData {
+    type Error = Infallible;
+
+    fn leased(&self, group: u16) -> u64 {
+        let (all, by_group) = (self.index(Index::Leased), self.index(Index::LeasedByGroup));
+        match group {
+            WHOLE_QUEUE => all.len() as u64,
+            NO_GROUP => (all.len() - by_group.len()) as u64,
+            group => by_group.count(Entry::number(group.into(), 0)..Entry::number(u64::from(group) + 1, 0), usize::MAX),
+        }
+    }
+
+    fn probes(&mut self) -> Result<Vec<Entry>, Infallible> {
+        Ok(self.index(Index::Probe).iter().collect())
+    }
+
+    fn meter(&self, group: u16) -> Option<Meter> {
+        self.meter(group)
+    }
+}
+
+impl ReadyJobs for QueueData {
+    fn version(&self, group: u16) -> Version {
+        self.version(group)
+    }
+
+    fn head(&self, after: Option<Head>) -> Option<Head> {
+        self.heads.after(after)
+    }
+
+    fn positions(&mut self, group: u16, after: Option<&Position>, limit: usize) -> Result<Vec<Position>, Infallible> {
+        Ok(Self::positions(self, group, after, limit))
+    }
+}
 
 impl QueueData {
     /// `lease_room`: so many leases more may the store have.
     pub(super) fn take(&mut self, take: &Take<'_>, lease_room: usize, now: Timestamp) -> Taken {
-        let version = |group| Version::read(self.record(Table::Version, &RecordKey::Group(group)).map(AsRef::as_ref));
-        if version(WHOLE_QUEUE) != take.whole || version(NO_GROUP) != take.rule.version {
-            return Taken { changed: true, ..Taken::default() };
-        }
+        let Ok(rules) = Rules::allow(take, self, now);
+        let Some(mut rules) = rules else { return Taken { changed: vec![WHOLE_QUEUE], ..Taken::default() } };
         let mut taken = Taken { promoted: self.promote(take.promote, now), ..Taken::default() };
-        let mut most = take.jobs;
-        if let Some(probes) = take.rule.probes {
-            let (left, oldest) = probes.left(take.rule.version.epoch, self.index(Index::Probe).iter());
-            most = most.min(left);
-            taken.oldest_probe = oldest.filter(|_| left == 0);
-        }
+        let Ok(line) = rules.line(self);
         let mut rng = Rng::new(take.lease.seed);
         let mut bytes_left = take.bytes;
-        for position in self.first_ready(take.rule.pass_over, most) {
+        for chosen in line {
             if taken.jobs.len() >= lease_room {
                 taken.leases_full = true;
                 break;
             }
+            let position = chosen.position;
             let (number, key) = (position.number, RecordKey::Number(position.number));
             let of_old = |table, key| self.record(table, &key).filter(|_| position.has_history()).cloned();
             let job = self.record(Table::Job, &key).cloned();
@@ -39,17 +69,19 @@ impl QueueData {
                 break;
             }
             bytes_left = bytes_left.saturating_sub(head.size);
-            let lease = take.lease_on(&position, &head, rng.next_u64());
+            let lease = take.lease_on(&chosen, &head, rng.next_u64());
             let failure = |part| of_old(Table::Failure, RecordKey::Part(number, part));
             let last_failure = FAILURES.into_iter().find_map(failure);
             let body = self.record(Table::Body, &key).filter(|_| lease.has_body).cloned();
-            self.index_mut(Index::Ready).remove(&Member::Position(position));
+            self.index_mut(position.ready_index()).remove(&Member::Position(position));
+            self.derive_head(position.group);
             self.put_lease(number, take.lease.expires_at, lease.record);
-            if take.rule.probes.is_some() {
-                let member = Member::Probe { epoch: take.rule.version.epoch, number };
+            if take.is_probe(&chosen) {
+                let member = Member::Probe { epoch: chosen.epoch, number };
                 let score = take.lease.started_at.millis();
                 self.index_mut(Index::Probe).insert(&Entry { score, member });
             }
+            rules.took(&chosen);
             let (lease, attempt) = (lease.fence, lease.attempt);
             taken.jobs.push(TakenJob { number, lease, attempt, position, job, history, last_failure, body });
         }
@@ -60,18 +92,11 @@ impl QueueData {
             let first = [Index::Scheduled, Index::Retrying].map(|index| self.index(index).iter().next());
             taken.next_due = first.into_iter().flatten().map(|entry| Timestamp::from_millis(entry.score)).min();
         }
-        taken.ready = self.index(Index::Ready).len() as u64;
+        taken.ready = self.ready();
+        taken.changed = std::mem::take(&mut rules.changed);
+        let Ok((stops, meters)) = rules.end(self, taken.ready, now);
+        taken.stops = stops;
+        meters.into_iter().for_each(|(group, meter)| self.put_meter(group, meter));
         taken
-    }
-
-    /// The first positions of `Ready`, without the job that is passed over while there are others.
-    fn first_ready(&self, pass_over: Option<u64>, most: usize) -> Vec<Position> {
-        let ready = self.index(Index::Ready);
-        let pass_over = pass_over.filter(|_| ready.len() > 1);
-        let positions = ready.iter().filter_map(|entry| match entry.member {
-            Member::Position(position) => Some(position),
-            _ => None,
-        });
-        positions.filter(|position| Some(position.number) != pass_over).take(most).collect()
     }
 }

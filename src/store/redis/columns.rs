@@ -1,12 +1,13 @@
 //! Reads and batches as the scripts get them: columns of arguments, each of one kind and for one key.
 
-use super::keys::{ERROR_TYPES, Key, STATE, field, key_in};
+use super::keys::{ERROR_TYPES, Key, METERS, STATE, field, key_in};
 use super::reply::{Reply, bytes_of, int_of, score_of, unexpected};
+use super::take;
 use crate::domain::Timestamp;
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, Publish, Read,
-    RecordKey, Table, Was, Write,
+    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, OutcomeSums, Publish,
+    Read, RecordKey, Table, Was, Write,
 };
 use bytes::Bytes;
 use redis::{RedisWrite, ToRedisArgs, Value};
@@ -58,6 +59,8 @@ pub(super) struct Columns {
     /// Other fields of it that are numbers: what is added, and what they rise to.
     added: Vec<(Arg, i64)>,
     raised: Vec<(Arg, u64)>,
+    /// Of epochs: what is added, and when the last success was.
+    sums: Vec<(u32, OutcomeSums, Timestamp)>,
     /// How many of the columns are fences.
     fences: usize,
     columns: Vec<Column>,
@@ -108,7 +111,7 @@ impl Columns {
 
 impl ToRedisArgs for Columns {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let counts = [self.state.args.len(), self.added.len(), self.raised.len(), self.fences];
+        let counts = [self.state.args.len(), self.added.len(), self.raised.len(), self.sums.len(), self.fences];
         let mut numbers: Vec<u8> = counts.into_iter().flat_map(|count| (count as u16).to_be_bytes()).collect();
         for column in &self.columns {
             let length = column.args.len() + column.wanted.len();
@@ -123,9 +126,11 @@ impl ToRedisArgs for Columns {
             .map(|(field, _)| field)
             .chain(raised.clone().map(|(field, _)| field))
             .for_each(|field| out.write_arg(field));
+        self.sums.iter().for_each(|(epoch, ..)| out.write_arg(&sums_field(*epoch)));
         self.state.wanted.iter().for_each(|record| out.write_arg(record));
         added.for_each(|(_, delta)| out.write_arg_fmt(delta));
         raised.for_each(|(_, to)| out.write_arg_fmt(to));
+        self.sums.iter().for_each(|(_, sums, last)| out.write_arg(&packed_sums(sums, *last)));
         for column in &self.columns {
             out.write_arg(column.kind.as_bytes());
             column.args.iter().chain(&column.wanted).for_each(|arg| out.write_arg(arg));
@@ -145,13 +150,27 @@ fn total(at: u8) -> Vec<u8> {
     vec![b't', b':', at]
 }
 
-fn succeeded(epoch: u32) -> Vec<u8> {
+fn sums_field(epoch: u32) -> Vec<u8> {
     [b"s", &epoch.to_be_bytes()[..]].concat()
+}
+
+/// Numbers of Lua.
+fn packed_sums(sums: &OutcomeSums, last: Timestamp) -> Vec<u8> {
+    let OutcomeSums { succeeded, retried, took_ms, ln_took } = *sums;
+    let numbers = [succeeded as f64, retried as f64, took_ms as f64, ln_took as f64, last.millis() as f64];
+    numbers.into_iter().flat_map(f64::to_be_bytes).collect()
+}
+
+fn read_sums(packed: &[u8]) -> Option<(OutcomeSums, Timestamp)> {
+    let numbers = packed.as_chunks().0.iter().map(|number| f64::from_be_bytes(*number));
+    let [succeeded, retried, took_ms, ln_took, last] = numbers.collect::<Vec<_>>().try_into().ok()?;
+    let [succeeded, retried, took_ms, last] = [succeeded, retried, took_ms, last].map(|number| number as u64);
+    let sums = OutcomeSums { succeeded, retried, took_ms, ln_took: ln_took as i64 };
+    Some((sums, Timestamp::from_millis(last)))
 }
 
 fn mark(mark: Mark) -> Vec<u8> {
     match mark {
-        Mark::LastSuccess(epoch) => [b"m", &epoch.to_be_bytes()[..]].concat(),
         Mark::LastClaim => b"c".into(),
     }
 }
@@ -184,6 +203,8 @@ impl Columns {
                 Read::Record(table, key) => columns.ask("HMGET", Key::table(*table), field(*table, key), at),
                 Read::Score(index, member) => columns.ask("ZMSCORE", Key::Index(*index), member.bytes(*index), at),
                 Read::Mark(which) => columns.ask("HMGET", STATE, mark(*which), at),
+                Read::Sums(epoch) => columns.ask("HMGET", STATE, sums_field(*epoch), at),
+                Read::Meter(group) => columns.ask("HMGET", METERS, group.to_be_bytes().into(), at),
                 Read::Range { index, after, up_to, limit, reverse } => {
                     let bound = up_to.map_or_else(Arg::default, score);
                     let mut args = vec![decimal(u64::from(*reverse)), decimal(*limit as u64), bound];
@@ -209,7 +230,6 @@ impl Columns {
                     (0..Counter::TOTALS).for_each(|which| columns.ask("HMGET", STATE, total(which), at));
                 }
                 Read::Counters(CounterGroup::ErrorTypes) => columns.alone("HGETALL", ERROR_TYPES, Vec::new(), at),
-                Read::Counters(CounterGroup::Succeeded(epoch)) => columns.ask("HMGET", STATE, succeeded(*epoch), at),
                 Read::Scan(table, ..) => columns.alone("SCAN", Key::table(*table), Vec::new(), at),
             }
         }
@@ -262,12 +282,20 @@ fn answer(read: &Read, value: Value, field: Option<&Arg>) -> Result<Answer> {
         Read::Len(_) => Found::Number(int_of(&value)?.cast_unsigned()),
         Read::Counters(CounterGroup::ErrorTypes) => Found::Counters(error_types(value)?),
         Read::Counters(_) if value == Value::Nil => Found::Counters(Vec::new()),
-        Read::Counters(group) => {
-            let counter = match (group, field.and_then(|field| field.last())) {
-                (CounterGroup::Succeeded(epoch), _) => Counter::Succeeded(*epoch),
-                (_, which) => Counter::Total(*which.ok_or_else(unexpected)?),
-            };
-            Found::Counters(vec![(counter, int_of(&value)?)])
+        Read::Counters(CounterGroup::Totals) => {
+            let which = field.and_then(|field| field.last()).ok_or_else(unexpected)?;
+            Found::Counters(vec![(Counter::Total(*which), int_of(&value)?)])
+        }
+        Read::Sums(_) => match bytes_of(value)? {
+            Some(packed) => {
+                let (sums, last) = read_sums(&packed).ok_or_else(unexpected)?;
+                Found::Sums(sums, Some(last))
+            }
+            None => Found::Sums(OutcomeSums::default(), None),
+        },
+        Read::Meter(_) => {
+            let packed = bytes_of(value)?;
+            Found::Meter(packed.map(|packed| take::read_meter(&packed).ok_or_else(unexpected)).transpose()?)
         }
         Read::Scan(..) if matches!(value, Value::Int(_)) => return Ok(Answer::Keys(None)),
         Read::Scan(table, ..) => return Ok(Answer::Keys(Some(keys_of(*table, value)?))),
@@ -395,11 +423,18 @@ impl Columns {
                 self.join("ADD", ERROR_TYPES, [text.as_bytes().to_vec(), delta.to_string().into_bytes()]);
             }
             Write::Add(Counter::Total(which), delta) => *of(&mut self.added, total(*which)) += delta,
-            Write::Add(Counter::Succeeded(epoch), delta) => *of(&mut self.added, succeeded(*epoch)) += delta,
             Write::Raise(which, to) => {
                 let raised = of(&mut self.raised, mark(*which));
                 *raised = to.millis().min(SCORE_MAX).max(*raised);
             }
+            Write::Count { epoch, sums, at } => match self.sums.iter_mut().find(|(of, ..)| of == epoch) {
+                Some((_, all, last)) => {
+                    all.add(sums);
+                    *last = (*last).max(*at);
+                }
+                None => self.sums.push((*epoch, *sums, *at)),
+            },
+            Write::ForgetSums(epoch) => self.join("HDEL", STATE, [sums_field(*epoch)]),
             Write::Promote(limit) => {
                 let limit = (*limit).min(PROMOTED_MAX) as u64;
                 self.alone("PROMOTE", STATE, vec![decimal(limit)], 0);

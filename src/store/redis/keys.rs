@@ -3,12 +3,15 @@
 //!
 //! ```text
 //! ns:{queue}:s       HASH  state, read with one command: generation, sequence of deaths, used, each Version under the 2 bytes of
-//!                          its group, Queue `q`, Outcomes `o`, Breaker `b` and group, totals `t:` and which, of each epoch the
-//!                          successes `s` and when the last one was `m`, the last claim `c`
+//!                          its group, Queue `q`, Breaker `b` and Outcomes `o` and their group, totals `t:` and which, the sums
+//!                          `s` of each epoch (five doubles: successes, of these retries, ms, logarithms, the last one), the
+//!                          last claim `c`
 //! ns:{queue}:<x>     HASH  a table by its letter: key → record; `h` has Attempt, Event (key and `e`) and Failure
 //!                          (key and `f`) too
 //! ns:{queue}:<name>  ZSET  an index by its name: member by score
 //! ns:{queue}:types   HASH  counters
+//! ns:{queue}:heads   ZSET  see `HEADS`
+//! ns:{queue}:meters  HASH  group → six doubles (see `Meter`) and epoch
 //! ns:{~catalogue}:c, n, s   the catalogue, the names of the queues in order, the servers
 //! ```
 
@@ -29,9 +32,12 @@ pub(super) enum Key {
 
 pub(super) const STATE: Key = Key::Other("s");
 pub(super) const ERROR_TYPES: Key = Key::Other("types");
+/// The heads of the groups that are not held and have ready jobs: group by rank and time of its first position.
+pub(super) const HEADS: Key = Key::Other("heads");
+pub(super) const METERS: Key = Key::Other("meters");
 
 /// What a queue that is not used may have.
-const MAY_REMAIN: [Key; 2] = [STATE, ERROR_TYPES];
+const MAY_REMAIN: [Key; 4] = [STATE, ERROR_TYPES, METERS, Key::Table(Table::Group)];
 
 impl Key {
     pub(super) fn table(table: Table) -> Self {
@@ -47,6 +53,7 @@ impl Key {
         let tables = Table::ALL.into_iter().map(Self::table);
         let rest = tables.chain(Index::ALL.into_iter().map(Self::Index));
         let mut all = MAY_REMAIN.to_vec();
+        all.push(HEADS);
         all.extend(rest.filter(|key| !MAY_REMAIN.contains(key)));
         (all, MAY_REMAIN.len())
     }
@@ -75,8 +82,8 @@ pub(super) fn key_in(table: Table, field: &[u8]) -> Option<Vec<u8>> {
     let (front, back) = around(table);
     let key = field.strip_prefix(front)?.strip_suffix(back)?;
     let is_of = match table {
-        Table::Queue | Table::Outcomes => key.is_empty(),
-        Table::Version | Table::Breaker => key.len() == 2,
+        Table::Queue => key.is_empty(),
+        Table::Version | Table::Breaker | Table::Outcomes => key.len() == 2,
         Table::History => key.len() == 6,
         Table::Attempt | Table::Event | Table::Failure => key.len() == 7,
         _ => true,

@@ -9,7 +9,9 @@ use super::{Core, RedisStorage, take};
 use crate::domain::{QueueName, Timestamp};
 use crate::store::redis::Durability;
 use crate::store::redis::connection::Script;
-use crate::store::storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken, Write};
+use crate::store::storage::{
+    Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken, WHOLE_QUEUE, Write,
+};
 use crate::store::{Result, StoreError};
 use redis::ToRedisArgs;
 use std::{ops::Range, sync::Arc};
@@ -239,8 +241,8 @@ impl Storage for RedisStorage {
             core.sample_time(&queue).await?;
         }
         match first {
-            CHANGED | TIME_IS_OFF => Ok(Some(Taken { changed: true, ..Taken::default() })),
-            _ => take::taken(&mut reply).map(Some),
+            CHANGED | TIME_IS_OFF => Ok(Some(Taken { changed: vec![WHOLE_QUEUE], ..Taken::default() })),
+            _ => take::taken(take, core.time.now(), &mut reply).map(Some),
         }
     }
 

@@ -3,9 +3,11 @@
 use super::columns::{Arg, FIXED, PROMOTED_MAX, decimal, score};
 use super::keys::Key;
 use super::reply::{Reply, unexpected};
-use crate::domain::Rng;
+use crate::domain::{Rng, Timestamp};
 use crate::store::Result;
-use crate::store::storage::{Index, LEASE_FENCE, Position, RecordKey, Table, Take, Taken, TakenJob};
+use crate::store::storage::{
+    Index, LEASE_FENCE, Meter, NO_GROUP, Position, RecordKey, Stop, StoppedBy, Table, Take, Taken, TakenJob,
+};
 use bytes::Bytes;
 
 /// In one script.
@@ -27,7 +29,7 @@ pub(super) const KEYS: [Key; 10] = [
 
 /// Those behind the first three.
 pub(super) fn args(take: &Take<'_>) -> [Arg; 15] {
-    let (rule, lease) = (&take.rule, &take.lease);
+    let (rule, lease) = (&take.groups[0], &take.lease);
     let jobs = take.jobs.min(JOBS_MAX);
     let mut rng = Rng::new(lease.seed);
     let nonces: Vec<u8> = (0..jobs).flat_map(|_| rng.next_u64().to_be_bytes()).collect();
@@ -40,7 +42,7 @@ pub(super) fn args(take: &Take<'_>) -> [Arg; 15] {
         decimal(take.bytes as u64),
         decimal(u64::from(take.first_fits)),
         decimal(take.promote.min(PROMOTED_MAX) as u64),
-        take.whole.bytes().into(),
+        take.whole.version.bytes().into(),
         rule.version.bytes().into(),
         decimal(u64::from(rule.flags)),
         pass_over.unwrap_or_default(),
@@ -55,15 +57,18 @@ pub(super) fn args(take: &Take<'_>) -> [Arg; 15] {
 }
 
 /// What take.lua says, its first number apart.
-pub(super) fn taken(reply: &mut Reply) -> Result<Taken> {
+pub(super) fn taken(take: &Take<'_>, now: Timestamp, reply: &mut Reply) -> Result<Taken> {
     let mut taken = Taken {
         ready: reply.count()?,
         promoted: reply.count()? as usize,
         next_due: reply.maybe_time()?,
         bytes_full: reply.int()? == 1,
-        oldest_probe: reply.maybe_time()?,
         ..Taken::default()
     };
+    if let (Some(oldest), Some(probes)) = (reply.maybe_time()?, take.groups[0].probes) {
+        let until = Some(oldest.after(now.since(probes.started_after)));
+        taken.stops.push(Stop { group: NO_GROUP, by: StoppedBy::Probes, until });
+    }
     taken.jobs.reserve(reply.left() / 5);
     while reply.left() > 0 {
         let head = reply.bytes()?.unwrap_or_default();
@@ -80,4 +85,14 @@ fn read_head(head: &Bytes) -> Option<([u8; LEASE_FENCE], u32, Position)> {
     let (lease, rest) = head.split_first_chunk()?;
     let (attempt, position) = rest.split_first_chunk()?;
     Some((*lease, u32::from_be_bytes(*attempt), Position::read(position)?))
+}
+
+/// As take.lua packs it: six doubles and the epoch.
+pub(super) fn read_meter(packed: &[u8]) -> Option<Meter> {
+    let (doubles, epoch) = packed.split_last_chunk()?;
+    let numbers = doubles.as_chunks().0.iter().map(|number| f64::from_be_bytes(*number));
+    let [at, tokens, ramp_tokens, empty_at, held_at, most_leased] = numbers.collect::<Vec<_>>().try_into().ok()?;
+    let [at, empty_at, held_at] = [at, empty_at, held_at].map(|time| Timestamp::from_millis(time as u64));
+    let (most_leased, epoch) = (most_leased as u64, u32::from_be_bytes(*epoch));
+    Some(Meter { at, tokens, ramp_tokens, empty_at, held_at, most_leased, epoch })
 }

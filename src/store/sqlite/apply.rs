@@ -6,7 +6,9 @@ use super::rows;
 use super::schema::{Kind, WAITING, kind};
 use super::storage::{SqliteStorage, Written};
 use crate::domain::{QueueName, Timestamp};
-use crate::store::storage::{Applied, Batch, Counter, Done, Entry, Fence, Index, Len, RecordKey, Table, Was, Write};
+use crate::store::storage::{
+    Applied, Batch, Counter, Done, Entry, Fence, Index, Len, Member, NO_GROUP, RecordKey, Table, Was, Write,
+};
 use bytes::Bytes;
 use rusqlite::Result;
 use std::borrow::Cow;
@@ -25,7 +27,7 @@ impl SqliteStorage<'_> {
             return Ok(Applied::Changed(failed));
         }
         self.write_all(at, &batch.writes, &made, &mut done)?;
-        done.ready = self.cache.queues[at].sums.ready();
+        done.ready = self.ready(at)?;
         Ok(Applied::Done(done))
     }
 
@@ -134,6 +136,9 @@ impl SqliteStorage<'_> {
                 }
                 (kind @ (Kind::Keyed(_) | Kind::Cached(_)), key) => {
                     if let Kind::Cached(_) = kind {
+                        if let (Table::Version, RecordKey::Group(group)) = (table, key) {
+                            queue.group_changed(*group);
+                        }
                         queue.records.insert((*table, key.clone()), record.clone());
                     }
                     self.put_rows(at, *table, &[(rows::key_column(key), Cow::Borrowed(&record[..]))])?;
@@ -156,7 +161,8 @@ impl SqliteStorage<'_> {
                 pending.deletes[*table as usize].push(parts);
             }
             // It is written with its leases alone.
-            Write::Insert(Index::Leased, _) | Write::Remove(Index::Leased, _) => {}
+            Write::Insert(Index::Leased | Index::LeasedByGroup, _)
+            | Write::Remove(Index::Leased | Index::LeasedByGroup, _) => {}
             Write::Insert(index, entry) => {
                 pending.entries[*index as usize].push(rows::entry_row(*index, entry.score, &entry.member));
             }
@@ -187,7 +193,7 @@ impl SqliteStorage<'_> {
                 sum.map(drop)?;
             }
             // See `write_all`.
-            Write::Add(Counter::Succeeded(_), _) | Write::Raise(..) | Write::Promote(_) => {}
+            Write::Count { .. } | Write::ForgetSums(_) | Write::Raise(..) | Write::Promote(_) => {}
         }
         Ok(())
     }
@@ -205,13 +211,20 @@ impl SqliteStorage<'_> {
 
     fn delete_keyed(&mut self, at: usize, table: Table, key: &RecordKey) -> Result<()> {
         if let Kind::Cached(_) = kind(table) {
-            self.cache.queues[at].records.remove(&(table, key.clone()));
+            let queue = &mut self.cache.queues[at];
+            queue.records.remove(&(table, key.clone()));
+            if let (Table::Version, RecordKey::Group(group)) = (table, key) {
+                queue.group_changed(*group);
+            }
         }
         self.delete_rows(at, table, rows::key_column(key), rows::key_column(key))
     }
 
-    fn remove(&mut self, at: usize, index: Index, entry: &Entry) -> Result<()> {
+    pub(super) fn remove(&mut self, at: usize, index: Index, entry: &Entry) -> Result<()> {
         let queue = &mut self.cache.queues[at];
+        if let (Index::Keyed, Member::Position(position)) = (index, &entry.member) {
+            queue.group_changed(position.group);
+        }
         if let Some(first) = queue.first_due(index) {
             *first = first.filter(|first| *first != entry.score);
         }
@@ -222,7 +235,7 @@ impl SqliteStorage<'_> {
         Ok(())
     }
 
-    /// Up to so many due entries of each of `Retrying` and `Scheduled` become `Ready`.
+    /// Up to so many due entries of each of `Retrying` and `Scheduled` become `Ready` or `Keyed`.
     pub(super) fn promote(&mut self, at: usize, limit: usize) -> Result<usize> {
         let mut promoted = 0;
         for index in [Index::Scheduled, Index::Retrying] {
@@ -230,21 +243,30 @@ impl SqliteStorage<'_> {
                 continue;
             }
             let slot = rows::slot(self.cache.queues[at].id, index);
-            let (mut due, mut last) = (Vec::new(), [0; 2]);
+            let (mut due, mut keyed, mut last) = (Vec::new(), Vec::new(), None);
             let up_to = rows::last_score(index, Some(self.now.millis()));
             let mut found = self.sql.due.query([slot, up_to, rows::limit(limit)])?;
             while let Some(row) = found.next()? {
-                last = [row.get(0)?, row.get(1)?];
-                let [score, member] = rows::position_row(Index::Ready, &rows::read_position(index, last));
-                due.push((score, member.into()));
+                let Some(Entry { member: Member::Position(position), .. }) = rows::read_entry(index, row)? else {
+                    continue;
+                };
+                last = Some(position);
+                let into = if position.group == NO_GROUP { &mut due } else { &mut keyed };
+                into.push(rows::position_entry(position.ready_index(), &position));
             }
             drop(found);
-            self.sql.indexes[WAITING].delete_first.execute([slot, last[0], last[1]])?;
+            let Some(last) = last else { continue };
+            let (score, member) = rows::position_entry(index, &last);
+            self.sql.indexes[WAITING].delete_first.execute((slot, score, member))?;
             self.insert_entries(at, Index::Ready, &due)?;
+            if !keyed.is_empty() {
+                self.insert_entries(at, Index::Keyed, &keyed)?;
+            }
             let queue = &mut self.cache.queues[at];
-            queue.sums.subtract(Len::Index(index), due.len());
+            let count = due.len() + keyed.len();
+            queue.sums.subtract(Len::Index(index), count);
             queue.first_due(index).map(Option::take);
-            promoted += due.len();
+            promoted += count;
         }
         Ok(promoted)
     }

@@ -3,7 +3,7 @@
 use super::schema::{Kind, kind};
 use super::{read, rows};
 use crate::domain::{Kept, QueueName, Timestamp};
-use crate::store::storage::{Counter, Index, Len, RecordKey, Table};
+use crate::store::storage::{Counter, Heads, Index, Len, NO_GROUP, RecordKey, Table, lease_group};
 use bytes::Bytes;
 use rusqlite::Connection;
 use std::collections::hash_map::Entry;
@@ -48,6 +48,10 @@ impl Sums {
         self.lens[place(of)] += count as u64;
     }
 
+    fn set(&mut self, of: Len, count: usize) {
+        self.lens[place(of)] = count as u64;
+    }
+
     pub(super) fn subtract(&mut self, of: Len, count: usize) {
         let len = &mut self.lens[place(of)];
         *len = len.saturating_sub(count as u64);
@@ -57,7 +61,7 @@ impl Sums {
         self.len(Len::Index(Index::Ready))
     }
 
-    /// Nothing but `Queue`, `Version`, `Breaker`, `Outcomes` and counters.
+    /// Nothing but `Queue`, `Version`, `Breaker`, `Group`, `Outcomes` and counters.
     pub(super) fn is_empty(&self) -> bool {
         let of_jobs = |table: &Table| !matches!(kind(*table), Kind::Cached(_) | Kind::Volatile);
         let tables = Table::ALL.into_iter().filter(of_jobs);
@@ -150,10 +154,16 @@ pub(super) struct CachedQueue {
     pub(super) id: i64,
     pub(super) name: QueueName,
     pub(super) sums: Sums,
-    /// `Queue`, `Version` and `Breaker`.
+    /// `Queue`, `Version`, `Breaker` and `Group`.
     pub(super) records: BTreeMap<(Table, RecordKey), Bytes>,
     /// Expiry and number.
     pub(super) leased: BTreeSet<(u64, u64)>,
+    /// Group and number.
+    pub(super) leased_by_group: BTreeSet<(u64, u64)>,
+    /// None: nothing has asked for them yet.
+    pub(super) heads: Option<Heads>,
+    /// Groups whose positions or versions have changed since.
+    pub(super) stale_heads: BTreeSet<u16>,
     /// Of `Scheduled` and of `Retrying`; none: it is not known.
     first_due: [Option<u64>; 2],
     pub(super) is_changed: bool,
@@ -161,8 +171,38 @@ pub(super) struct CachedQueue {
 
 impl CachedQueue {
     pub(super) fn new(id: i64, name: QueueName, sums: Sums) -> Self {
-        let (records, leased) = (BTreeMap::new(), BTreeSet::new());
-        Self { id, name, sums, records, leased, first_due: [None; 2], is_changed: false }
+        Self {
+            id,
+            name,
+            sums,
+            records: BTreeMap::new(),
+            leased: BTreeSet::new(),
+            leased_by_group: BTreeSet::new(),
+            heads: None,
+            stale_heads: BTreeSet::new(),
+            first_due: [None; 2],
+            is_changed: false,
+        }
+    }
+
+    pub(super) fn group_changed(&mut self, group: u16) {
+        if self.heads.is_some() {
+            self.stale_heads.insert(group);
+        }
+    }
+
+    fn put_lease(&mut self, number: u64, expiry: u64, group: u16) {
+        self.leased.insert((expiry, number));
+        if group != NO_GROUP {
+            self.leased_by_group.insert((group.into(), number));
+        }
+    }
+
+    fn count_leases(&mut self) {
+        let CachedQueue { sums, leased, leased_by_group, .. } = self;
+        sums.set(Len::Table(Table::Lease), leased.len());
+        sums.set(Len::Index(Index::Leased), leased.len());
+        sums.set(Len::Index(Index::LeasedByGroup), leased_by_group.len());
     }
 
     /// None: its jobs are not for later.
@@ -230,7 +270,7 @@ impl Cache {
             let (number, expiry) = (number.cast_unsigned(), expiry.cast_unsigned());
             if let Some(at) = by_id.get(&queue) {
                 let lease = CachedLease { queue, expiry, record: rows::record(row, 3)? };
-                cache.queues[*at].leased.insert((expiry, number));
+                cache.queues[*at].put_lease(number, expiry, lease_group(&lease.record));
                 cache.leases.insert(number, lease);
             }
             Ok(())
@@ -279,10 +319,9 @@ impl Cache {
     pub(super) fn put_lease(&mut self, at: usize, number: u64, expiry: u64, record: Bytes) {
         self.delete_lease(at, number);
         let queue = &mut self.queues[at];
+        queue.put_lease(number, expiry, lease_group(&record));
+        queue.count_leases();
         self.leases.insert(number, CachedLease { queue: queue.id, expiry, record });
-        queue.leased.insert((expiry, number));
-        queue.sums.add(Len::Table(Table::Lease), 1);
-        queue.sums.add(Len::Index(Index::Leased), 1);
     }
 
     /// Its expiry stays. False: there is none.
@@ -298,9 +337,13 @@ impl Cache {
         if lease.get().queue != queue.id {
             return false;
         }
-        queue.leased.remove(&(lease.remove().expiry, number));
-        queue.sums.subtract(Len::Table(Table::Lease), 1);
-        queue.sums.subtract(Len::Index(Index::Leased), 1);
+        let lease = lease.remove();
+        queue.leased.remove(&(lease.expiry, number));
+        let group = lease_group(&lease.record);
+        if group != NO_GROUP {
+            queue.leased_by_group.remove(&(group.into(), number));
+        }
+        queue.count_leases();
         true
     }
 

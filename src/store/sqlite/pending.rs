@@ -89,6 +89,9 @@ impl SqliteStorage<'_> {
             .insert
             .execute(entries, |columns, (score, member)| columns.bind(slot)?.bind(score)?.bind(member))?;
         queue.sums.add(Len::Index(index), inserted);
+        if index == Index::Keyed {
+            entries.iter().for_each(|(group, _)| queue.group_changed(*group as u16));
+        }
         if let Some(Some(first)) = queue.first_due(index) {
             let due = entries.iter().map(|(score, _)| score.cast_unsigned() >> 8);
             *first = due.min().unwrap_or(*first).min(*first);

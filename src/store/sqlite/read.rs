@@ -8,10 +8,12 @@ use super::storage::Answer;
 use super::volatile::SharedVolatile;
 use crate::domain::{QueueName, Timestamp};
 use crate::store::storage::{
-    Counter, CounterGroup, Entry, Found, Index, Member, Position, Read, Reads, RecordKey, Table,
+    Counter, CounterGroup, Entry, Found, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table, lease_group,
 };
 use bytes::Bytes;
 use rusqlite::{Connection, Params, Result, Row};
+use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::{future::ready, sync::LazyLock};
 
 /// Reads beside the writer: each `read` sees one moment.
@@ -103,7 +105,16 @@ impl QueueReader<'_> {
         }
         Ok(match read {
             Read::Record(table, key) => Found::Record(self.record(*table, key)?),
+            Read::Score(Index::LeasedByGroup, member) => {
+                let leased = self.leased_by_group()?;
+                let found = leased.into_iter().find(|(_, number)| *member == Member::Number(*number));
+                Found::Score(found.map(|(group, _)| group))
+            }
             Read::Score(index, member) => Found::Score(self.score(*index, 0, member)?),
+            Read::Range { index: Index::LeasedByGroup, after, up_to, limit, reverse } => {
+                let leased = self.leased_by_group()?;
+                Found::Entries(numbers(&leased, after.as_ref(), *up_to, *limit, *reverse))
+            }
             Read::Range { index, after, up_to, limit, reverse } => {
                 Found::Entries(self.range(*index, after.as_ref(), *up_to, *limit, *reverse)?)
             }
@@ -112,7 +123,8 @@ impl QueueReader<'_> {
             Read::Counters(CounterGroup::Totals) => Found::Counters(sums.totals()),
             Read::Counters(CounterGroup::ErrorTypes) => Found::Counters(self.error_types()?),
             Read::Scan(table, after, limit) => Found::Scanned(self.page(*table, after.as_ref(), *limit)?),
-            Read::Counters(CounterGroup::Succeeded(_)) | Read::Mark(_) => Found::Score(None),
+            // See `SharedVolatile::read`.
+            Read::Mark(_) | Read::Sums(_) | Read::Meter(_) => Found::Score(None),
         })
     }
 
@@ -166,11 +178,23 @@ impl QueueReader<'_> {
 
     fn ahead(&self, position: &Position, most: usize) -> Result<u64> {
         let sql = "SELECT count(*) FROM (SELECT 1 FROM ready \
-                   WHERE slot = ?1 AND (score, member) < (?2, ?3) LIMIT ?4)";
-        let [score, member] = rows::position_row(Index::Ready, position);
-        let columns = [rows::slot(self.queue, Index::Ready), score, member, rows::limit(most)];
+                   WHERE slot = ?1 AND (score, member) < (?2, ?3) AND score >= ?4 LIMIT ?5)";
+        let index = position.ready_index();
+        let (score, member) = rows::position_entry(index, position);
+        // The score of a position with a group is its group.
+        let columns = (rows::slot(self.queue, index), score, member, i64::from(position.group), rows::limit(most));
         let mut statement = self.connection.prepare_cached(sql)?;
         statement.query_row(columns, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
+    }
+
+    fn leased_by_group(&self) -> Result<BTreeSet<(u64, u64)>> {
+        let sql = "SELECT number, record FROM lease WHERE queue = ?1";
+        let leases = collect(self.connection, sql, [self.queue], usize::MAX, |row| {
+            let group = lease_group(row.get_ref(1)?.as_blob()?);
+            let number: i64 = row.get(0)?;
+            Ok((group != NO_GROUP).then_some((u64::from(group), number.cast_unsigned())))
+        });
+        Ok(leases?.into_iter().collect())
     }
 
     fn error_types(&self) -> Result<Vec<(Counter, i64)>> {
@@ -179,6 +203,21 @@ impl QueueReader<'_> {
             Ok(Some((Counter::ErrorType(row.get_ref(0)?.as_str()?.into()), row.get(1)?)))
         })
     }
+}
+
+/// A range of an index of numbers, see [`Read::Range`].
+pub(super) fn numbers(
+    of: &BTreeSet<(u64, u64)>, after: Option<&Entry>, up_to: Option<u64>, limit: usize, reverse: bool,
+) -> Vec<Entry> {
+    let after = after.and_then(|after| after.member.job().map(|number| (after.score, number)));
+    let beyond = after.map_or(Unbounded, Excluded);
+    let fits = |(score, _): &&(u64, u64)| up_to.is_none_or(|most| *score <= most);
+    let entry = |(score, number): &(u64, u64)| Entry::number(*score, *number);
+    if reverse {
+        let found = of.range((Unbounded, beyond)).rev();
+        return found.skip_while(|found| !fits(found)).take(limit).map(entry).collect();
+    }
+    of.range((beyond, Unbounded)).take_while(fits).take(limit).map(entry).collect()
 }
 
 /// By name. What is in memory alone has no names to be found by.

@@ -36,8 +36,8 @@ pub(super) fn read_key(table: Table, column: ValueRef<'_>) -> Option<RecordKey> 
     match column {
         ValueRef::Text(text) => Some(RecordKey::Text(std::str::from_utf8(text).ok()?.into())),
         ValueRef::Integer(row) => Some(match table {
-            Table::Queue | Table::Outcomes => RecordKey::Only,
-            Table::Version | Table::Breaker => RecordKey::Group(u16::try_from(row).ok()?),
+            Table::Queue => RecordKey::Only,
+            Table::Version | Table::Breaker | Table::Outcomes => RecordKey::Group(u16::try_from(row).ok()?),
             Table::Attempt | Table::Event | Table::Failure => {
                 RecordKey::Part(row.cast_unsigned() >> 8, (row & 0xff) as u8)
             }
@@ -49,7 +49,7 @@ pub(super) fn read_key(table: Table, column: ValueRef<'_>) -> Option<RecordKey> 
 
 pub(super) fn table_of(index: Index) -> usize {
     match index {
-        Index::Ready => READY,
+        Index::Ready | Index::Keyed => READY,
         Index::Scheduled | Index::Retrying => WAITING,
         Index::FinishedKey => TIMED,
         Index::Probe
@@ -59,12 +59,12 @@ pub(super) fn table_of(index: Index) -> usize {
         | Index::Cancelled
         | Index::Deadline
         | Index::Expires => ENTRY,
-        Index::Leased => LEASE,
+        Index::Leased | Index::LeasedByGroup => LEASE,
     }
 }
 
 pub(super) fn slot(queue: i64, index: Index) -> i64 {
-    if index == Index::Leased { queue } else { queue << 4 | index as i64 }
+    if table_of(index) == LEASE { queue } else { queue << 4 | index as i64 }
 }
 
 pub(super) type EntryRow<'a> = (i64, Column<'a>);
@@ -72,21 +72,31 @@ pub(super) type EntryRow<'a> = (i64, Column<'a>);
 pub(super) fn entry_row(index: Index, score: u64, member: &Member) -> EntryRow<'_> {
     let score = i64::try_from(score).unwrap_or(i64::MAX);
     match member {
-        Member::Position(position) => {
-            let [score, member] = position_row(index, position);
-            (score, member.into())
-        }
+        Member::Position(position) => position_entry(index, position),
         Member::Number(number) => (score, number.cast_signed().into()),
         Member::Text(text) => (score, (**text).into()),
         other => (score, other.bytes(index).into()),
     }
 }
 
+pub(super) fn position_entry(index: Index, position: &Position) -> EntryRow<'static> {
+    if position.group == NO_GROUP {
+        let [score, member] = position_row(index, position);
+        return (score, member.into());
+    }
+    let score = if index == Index::Keyed {
+        position.group.into()
+    } else {
+        (position.ready_at.millis() << 8 | 0xff).cast_signed()
+    };
+    (score, position.bytes().to_vec().into())
+}
+
 /// Of the entries up to this score the last.
 pub(super) fn last_score(index: Index, up_to: Option<u64>) -> i64 {
     match up_to {
         Some(score) if table_of(index) == WAITING => (score.min(TIME_MAX) << 8 | 0xff).cast_signed(),
-        Some(score) if index != Index::Ready => i64::try_from(score).unwrap_or(i64::MAX),
+        Some(score) if table_of(index) != READY => i64::try_from(score).unwrap_or(i64::MAX),
         _ => i64::MAX,
     }
 }
@@ -96,9 +106,10 @@ pub(super) fn read_entry(index: Index, row: &Row<'_>) -> rusqlite::Result<Option
     let score: i64 = row.get(0)?;
     let member = match row.get_ref(1)? {
         ValueRef::Integer(member) if table_of(index) <= WAITING => {
-            let position = read_position(index, [score, member]);
-            let entry = if index == Index::Ready { Entry::ready } else { Entry::waiting };
-            return Ok(Some(entry(position)));
+            return Ok(Some(placed(index, read_position(index, [score, member]))));
+        }
+        ValueRef::Blob(bytes) if table_of(index) <= WAITING => {
+            return Ok(Position::read(bytes).map(|position| placed(index, position)));
         }
         ValueRef::Integer(number) => Some(Member::Number(number.cast_unsigned())),
         ValueRef::Text(text) => std::str::from_utf8(text).ok().map(|text| Member::Text(text.into())),
@@ -108,10 +119,14 @@ pub(super) fn read_entry(index: Index, row: &Row<'_>) -> rusqlite::Result<Option
     Ok(member.map(|member| Entry { score: score.cast_unsigned(), member }))
 }
 
+fn placed(index: Index, position: Position) -> Entry {
+    if table_of(index) == READY { Entry::ready(position) } else { Entry::waiting(position) }
+}
+
 /// The latest time: 48 bits.
 const TIME_MAX: u64 = (1 << 48) - 1;
 
-/// Ready jobs are ordered by rank and time, those for later by time and rank. All are without a group.
+/// Of one without a group. Ready jobs are ordered by rank and time, those for later by time and rank.
 pub(super) fn position_row(index: Index, position: &Position) -> [i64; 2] {
     let (rank, ready_at) = (u64::from(position.rank), position.ready_at.millis());
     let score = if index == Index::Ready { rank << 48 | ready_at } else { ready_at << 8 | rank };

@@ -20,7 +20,8 @@ pub(super) const LOG: &str = "redrive.db-wal";
 pub(super) const LOG_INDEX: &str = "redrive.db-shm";
 
 /// The tables of indexes. slot: queue << 4 | index; member: a number, a text, or bytes. In `ready` (score: rank << 48 | ready_at)
-/// and `waiting` (score: ready_at << 8 | rank) the member is number << 8 | tag.
+/// and `waiting` (score: ready_at << 8 | rank) the member is number << 8 | tag. A position with a group stands in bytes: in
+/// `ready` by its group, in `waiting` (score: ready_at << 8 | 255) behind those without one.
 pub(super) const INDEX_TABLES: [&str; 4] = ["ready", "waiting", "timed", "entry"];
 pub(super) const READY: usize = 0;
 pub(super) const WAITING: usize = 1;
@@ -61,6 +62,7 @@ pub(super) fn kind(table: Table) -> Kind {
         Table::Queue => Kind::Cached("state"),
         Table::Version => Kind::Cached("version"),
         Table::Breaker => Kind::Cached("breaker"),
+        Table::Group => Kind::Cached("breaker_key"),
         Table::Lease => Kind::Lease,
         Table::Outcomes => Kind::Volatile,
     }

@@ -142,6 +142,10 @@ statements! {
 
     first_ready: "SELECT score, member, record FROM ready LEFT JOIN job ON number = member >> 8 AND queue = ?2 \
         WHERE slot = ?1 ORDER BY score, member LIMIT ?3";
+    ready_after: "SELECT score, member FROM ready WHERE slot = ?1 AND (score, member) > (?2, ?3) \
+        ORDER BY score, member LIMIT ?4";
+    keyed_after: "SELECT score, member FROM ready WHERE slot = ?1 AND score = ?2 AND member > ?3 ORDER BY member LIMIT ?4";
+    next_group: "SELECT score FROM ready WHERE slot = ?1 AND score > ?2 ORDER BY score LIMIT 1";
     due: "SELECT score, member FROM waiting WHERE slot = ?1 AND score <= ?2 ORDER BY score, member LIMIT ?3";
     first_due: "SELECT score FROM waiting WHERE slot = ?1 ORDER BY score LIMIT 1";
     update_entry: "UPDATE entry SET score = ?2 WHERE slot = ?1 AND member = ?3";

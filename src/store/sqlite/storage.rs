@@ -13,7 +13,8 @@ use super::{lock, writer::Shared};
 use crate::domain::{Kept, QueueName, Timestamp};
 use crate::store::StoreError;
 use crate::store::storage::{
-    Applied, Batch, Entry, Found, Index, Len, Member, Read, Reads, RecordKey, Storage, Table, Take, Taken,
+    Applied, Batch, Found, Index, Len, Member, NO_GROUP, Read, Reads, RecordKey, Storage, Table, Take, Taken,
+    lease_group,
 };
 use bytes::Bytes;
 use rusqlite::{Connection, Result, Statement};
@@ -133,37 +134,29 @@ impl<'c> SqliteStorage<'c> {
         match (kind(table), &mut self.sql.tables[table as usize]) {
             (Kind::Cached(_) | Kind::Lease, _) => Ok(look(self.cache.record(at, table, key).map(|record| &record[..]))),
             (_, Some(sql)) => look_at(&mut sql.get, (queue, rows::key_column(key)), look),
-            (_, None) => Ok(look(self.volatile.outcomes(queue).as_deref())),
+            (_, None) => Ok(look(self.volatile.outcomes(queue, key).as_deref())),
         }
     }
 
     pub(super) fn score_of(&self, at: usize, index: Index, near: u64, member: &Member) -> Result<Option<u64>> {
-        let (Index::Leased, Member::Number(number)) = (index, member) else {
+        let (Index::Leased | Index::LeasedByGroup, Member::Number(number)) = (index, member) else {
             return self.reader(at).score(index, near, member);
         };
-        Ok(self.cache.lease(self.cache.queues[at].id, *number).map(|lease| lease.expiry))
-    }
-
-    fn leased(&self, at: usize, after: Option<&Entry>, up_to: Option<u64>, limit: usize, reverse: bool) -> Vec<Entry> {
-        let after = after.and_then(|after| after.member.job().map(|number| (after.score, number)));
-        let beyond = after.map_or(Unbounded, Excluded);
-        let fits = |(expiry, _): &&(u64, u64)| up_to.is_none_or(|score| *expiry <= score);
-        let leased = &self.cache.queues[at].leased;
-        let entry = |(expiry, number): &(u64, u64)| Entry::number(*expiry, *number);
-        if reverse {
-            let found = leased.range((Unbounded, beyond)).rev();
-            return found.skip_while(|lease| !fits(lease)).take(limit).map(entry).collect();
-        }
-        leased.range((beyond, Unbounded)).take_while(fits).take(limit).map(entry).collect()
+        let lease = self.cache.lease(self.cache.queues[at].id, *number);
+        Ok(match index {
+            Index::Leased => lease.map(|lease| lease.expiry),
+            _ => lease.map(|lease| lease_group(&lease.record)).filter(|group| *group != NO_GROUP).map(u64::from),
+        })
     }
 
     fn read_one(&mut self, at: usize, read: &Read) -> Result<Found> {
-        let sums = &self.cache.queues[at].sums;
+        let CachedQueue { sums, leased, leased_by_group, .. } = &self.cache.queues[at];
         Ok(match read {
             Read::Record(table, key) => Found::Record(self.record(at, *table, key)?),
             Read::Score(index, member) => Found::Score(self.score_of(at, *index, 0, member)?),
-            Read::Range { index: Index::Leased, after, up_to, limit, reverse } => {
-                Found::Entries(self.leased(at, after.as_ref(), *up_to, *limit, *reverse))
+            Read::Range { index: index @ (Index::Leased | Index::LeasedByGroup), after, up_to, limit, reverse } => {
+                let of = if *index == Index::Leased { leased } else { leased_by_group };
+                Found::Entries(read::numbers(of, after.as_ref(), *up_to, *limit, *reverse))
             }
             // Every failure asks for the probes that are out, and mostly there are none.
             Read::Range { index, .. } if sums.len(Len::Index(*index)) == 0 => Found::Entries(Vec::new()),

@@ -1,6 +1,6 @@
 //! The bytes that an engine knows: keys, members, positions, and the fronts of some records.
 
-use super::{HAS_HISTORY_TAG, Index, Member, Position, RecordKey, Table};
+use super::{HAS_HISTORY_TAG, Index, Member, NO_GROUP, Position, RecordKey, Table};
 use crate::domain::Timestamp;
 
 //
@@ -12,6 +12,14 @@ use crate::domain::Timestamp;
 pub const LEASE_FENCE: usize = 27;
 /// Where a lease's tail begins.
 pub const LEASE_TAIL: usize = LEASE_FENCE + 4 + Position::LENGTH;
+
+/// The group of a lease, from its record.
+pub fn lease_group(record: &[u8]) -> u16 {
+    match record.get(LEASE_TAIL - Position::LENGTH..LEASE_TAIL) {
+        Some([high, low, ..]) => u16::from_be_bytes([*high, *low]),
+        _ => NO_GROUP,
+    }
+}
 
 /// Traits and flags: one byte, the same bits in Job, History, rules and leases.
 pub mod flag {
@@ -25,7 +33,7 @@ pub mod flag {
     pub const BODY: u8 = 8;
     /// It has been retried.
     pub const RETRIED: u8 = 16;
-    // 32: it has a group; 128: it was handed out under a ramp. Both come with breaker keys.
+    // 32 and 128 are free.
     /// It is a breaker's probe.
     pub const PROBE: u8 = 64;
 }
@@ -43,7 +51,7 @@ fn read_48(bytes: &[u8]) -> Option<u64> {
 impl Position {
     pub const LENGTH: usize = 16;
 
-    /// In `Scheduled`, `Retrying` and leases: all of it.
+    /// In `Keyed`, `Scheduled`, `Retrying` and leases: all of it.
     pub fn bytes(&self) -> [u8; Self::LENGTH] {
         let mut out = [0; Self::LENGTH];
         out[..2].copy_from_slice(&self.group.to_be_bytes());
@@ -89,10 +97,14 @@ impl RecordKey {
 
     pub fn read(table: Table, bytes: &[u8]) -> Option<Self> {
         Some(match table {
-            Table::Queue | Table::Outcomes => Self::Only,
-            Table::Version | Table::Breaker => Self::Group(u16::from_be_bytes(bytes.try_into().ok()?)),
+            Table::Queue => Self::Only,
+            Table::Version | Table::Breaker | Table::Outcomes => {
+                Self::Group(u16::from_be_bytes(bytes.try_into().ok()?))
+            }
             Table::Attempt | Table::Event | Table::Failure => Self::Part(read_48(bytes)?, *bytes.get(6)?),
-            Table::Id | Table::Key | Table::Request => Self::Text(std::str::from_utf8(bytes).ok()?.into()),
+            Table::Group | Table::Id | Table::Key | Table::Request => {
+                Self::Text(std::str::from_utf8(bytes).ok()?.into())
+            }
             Table::Job | Table::Body | Table::History | Table::Lease | Table::Dead | Table::Result | Table::Move => {
                 Self::Number(read_48(bytes)?)
             }
@@ -129,10 +141,14 @@ impl Member {
                 whole[2..].copy_from_slice(bytes.get(..14)?);
                 Self::Position(Position::read(&whole)?)
             }
-            Index::Scheduled | Index::Retrying => Self::Position(Position::read(bytes)?),
-            Index::Leased | Index::Dead | Index::Overflow | Index::Completed | Index::Cancelled | Index::Deadline => {
-                Self::Number(read_48(bytes)?)
-            }
+            Index::Keyed | Index::Scheduled | Index::Retrying => Self::Position(Position::read(bytes)?),
+            Index::Leased
+            | Index::LeasedByGroup
+            | Index::Dead
+            | Index::Overflow
+            | Index::Completed
+            | Index::Cancelled
+            | Index::Deadline => Self::Number(read_48(bytes)?),
             Index::Probe => Self::Probe {
                 epoch: u32::from_be_bytes(bytes.get(..4)?.try_into().ok()?),
                 number: read_48(&bytes[4..])?,

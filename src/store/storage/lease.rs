@@ -1,7 +1,6 @@
-//! How a job of `Ready` becomes a lease, for engines that do it in Rust: `take.lua` writes the same bytes.
+//! How a ready job becomes a lease, for engines that do it in Rust: `take.lua` writes the same bytes.
 
-use super::{Entry, LEASE_FENCE, LEASE_TAIL, Member, Position, Probes, Take, flag};
-use crate::domain::Timestamp;
+use super::{Chosen, LEASE_FENCE, LEASE_TAIL, Take, flag};
 use bytes::{Buf, BufMut, Bytes};
 
 /// The parts of a job's `Failure`, the last one first: a job that failed once has the first failure alone.
@@ -44,34 +43,27 @@ pub struct NewLease {
 }
 
 impl Take<'_> {
-    pub fn lease_on(&self, position: &Position, job: &JobHead, nonce: u64) -> NewLease {
-        let flags = self.rule.flags | job.traits;
+    /// Leases under its rule are probes.
+    pub(in crate::store) fn is_probe(&self, chosen: &Chosen) -> bool {
+        chosen.rule.is_some_and(|rule| self.groups[rule].probes.is_some())
+    }
+
+    pub(in crate::store) fn lease_on(&self, chosen: &Chosen, job: &JobHead, nonce: u64) -> NewLease {
+        let flags = chosen.flags | job.traits;
         let attempt = job.tries.saturating_add(1);
         let mut fence = [0; LEASE_FENCE];
         let mut out = &mut fence[..];
         out.put_u32(job.deliveries.saturating_add(1));
         out.put_u64(nonce);
         out.put_u8(flags);
-        out.put_u32(self.rule.version.epoch);
+        out.put_u32(chosen.epoch);
         out.put_uint(self.lease.started_at.millis(), 6);
         out.put_u32(self.lease.duration_ms);
         let mut record = Vec::with_capacity(LEASE_TAIL + self.lease.tail.len());
         record.put_slice(&fence);
         record.put_u32(attempt);
-        record.put_slice(&position.bytes());
+        record.put_slice(&chosen.position.bytes());
         record.put_slice(self.lease.tail);
         NewLease { fence, attempt, has_body: flags & flag::BODY != 0, record: record.into() }
-    }
-}
-
-impl Probes {
-    /// How many may start, and when the first of those that run has started. `probes`: all that are out, by their start.
-    pub fn left(&self, epoch: u32, probes: impl Iterator<Item = Entry>) -> (usize, Option<Timestamp>) {
-        let of_epoch = probes.filter(|probe| matches!(probe.member, Member::Probe { epoch: of, .. } if of == epoch));
-        let starts = of_epoch.map(|probe| Timestamp::from_millis(probe.score));
-        let mut starts = starts.filter(|start| *start > self.started_after).peekable();
-        let oldest = starts.peek().copied();
-        let left = self.most.saturating_sub(starts.count() as u64);
-        (usize::try_from(left).unwrap_or(usize::MAX), oldest)
     }
 }

@@ -13,7 +13,9 @@ pub enum Table {
     Version,
     /// `Group`: a breaker.
     Breaker,
-    /// `Only`: what a closed breaker has counted. An engine for one process may keep it in memory alone.
+    /// `Text`: the group of a breaker key. Its `Version` is written with it.
+    Group,
+    /// `Group`: what a closed breaker has counted. An engine for one process may keep it in memory alone.
     Outcomes,
     /// `Number`: what never changes about a job.
     Job,
@@ -44,10 +46,11 @@ pub enum Table {
 }
 
 impl Table {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Queue,
         Self::Version,
         Self::Breaker,
+        Self::Group,
         Self::Outcomes,
         Self::Job,
         Self::Body,
@@ -69,6 +72,7 @@ impl Table {
             Self::Queue => 'q',
             Self::Version => 'v',
             Self::Breaker => 'b',
+            Self::Group => 'g',
             Self::Outcomes => 'o',
             Self::Job => 'j',
             Self::Body => 'B',
@@ -105,18 +109,39 @@ pub enum RecordKey {
 pub const WHOLE_QUEUE: u16 = u16::MAX;
 /// Jobs without a breaker key.
 pub const NO_GROUP: u16 = 0;
+/// A queue has at most so many others.
+pub const GROUPS_MAX: u16 = 1_000;
+
+/// The bits of an epoch that count transitions. The others are the group: a lease token says what an Ack has to remove.
+const TRANSITIONS_BITS: u32 = 22;
+
+/// The group whose breaker an epoch is of.
+pub fn group_of(epoch: u32) -> u16 {
+    (epoch >> TRANSITIONS_BITS) as u16
+}
+
+/// The epoch of a group's breaker after so many transitions.
+pub fn epoch_of(group: u16, transitions: u64) -> u32 {
+    let transitions = transitions & ((1 << TRANSITIONS_BITS) - 1);
+    u32::from(group) << TRANSITIONS_BITS | transitions as u32
+}
 
 /// Ordered sets of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Index {
-    /// `Position`, score 0: in the order in which jobs are handed out.
+    /// `Position` without a group, score 0: in the order in which jobs are handed out.
     Ready,
+    /// The same of jobs with a group: each group is a range.
+    Keyed,
     /// `Position` by `ready_at`: jobs for later.
     Scheduled,
     /// The same: jobs that failed, in backoff.
     Retrying,
     /// `Number` by expiry: written with `Lease` alone.
     Leased,
+    /// `Number` by group, where it has one. Written with the lease and by its position; what deletes such a lease also removes
+    /// it here, so that others pay nothing for it.
+    LeasedByGroup,
     /// `Probe` by its start.
     Probe,
     /// `Number` by number of death: dead letters within `max_entries`.
@@ -136,11 +161,13 @@ pub enum Index {
 }
 
 impl Index {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Ready,
+        Self::Keyed,
         Self::Scheduled,
         Self::Retrying,
         Self::Leased,
+        Self::LeasedByGroup,
         Self::Probe,
         Self::Dead,
         Self::Overflow,
@@ -154,9 +181,11 @@ impl Index {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
+            Self::Keyed => "keyed",
             Self::Scheduled => "scheduled",
             Self::Retrying => "retrying",
             Self::Leased => "leased",
+            Self::LeasedByGroup => "leased_by_group",
             Self::Probe => "probe",
             Self::Dead => "dead",
             Self::Overflow => "overflow",
@@ -179,6 +208,18 @@ pub struct Position {
     pub number: u64,
     /// Bit 0: it has a `History`.
     pub tag: u8,
+}
+
+impl Position {
+    /// Where a job waits that may be handed out: of its group.
+    pub fn ready_index(&self) -> Index {
+        if self.group == NO_GROUP { Index::Ready } else { Index::Keyed }
+    }
+
+    /// The order in which jobs of several groups are handed out.
+    pub fn turn(&self) -> (u8, Timestamp, u64) {
+        (self.rank, self.ready_at, self.number)
+    }
 }
 
 /// [`Position::tag`]: it has a `History`.
@@ -209,7 +250,7 @@ impl Entry {
         Self { score: position.ready_at.millis(), member: Member::Position(position) }
     }
 
-    /// In `Ready`.
+    /// In `Ready` and `Keyed`.
     pub fn ready(position: Position) -> Self {
         Self { score: 0, member: Member::Position(position) }
     }
@@ -220,7 +261,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     pub state: GroupState,
-    /// The breaker's transition count, which every lease remembers.
+    /// The breaker's transition count with its group, see [`epoch_of`]: every lease remembers it.
     pub epoch: u32,
     /// A counter would repeat itself after a failover that lost writes.
     pub random: [u8; 8],
@@ -284,8 +325,6 @@ pub enum Counter {
     Total(u8),
     /// Dead letters by type of error.
     ErrorType(Box<str>),
-    /// Acks under an epoch of the queue's breaker. An engine for one process may keep it in memory alone.
-    Succeeded(u32),
 }
 
 impl Counter {
@@ -296,15 +335,32 @@ impl Counter {
 pub enum CounterGroup {
     Totals,
     ErrorTypes,
-    /// Of one epoch.
-    Succeeded(u32),
+}
+
+/// Acks under one epoch of a breaker. An engine for one process may keep them in memory alone, and those of old epochs not
+/// at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutcomeSums {
+    pub succeeded: u64,
+    /// Those of them whose job had failed before.
+    pub retried: u64,
+    pub took_ms: u64,
+    /// Logarithms of what they took, in thousandths.
+    pub ln_took: i64,
+}
+
+impl OutcomeSums {
+    pub fn add(&mut self, more: &Self) {
+        self.succeeded = self.succeeded.saturating_add(more.succeeded);
+        self.retried = self.retried.saturating_add(more.retried);
+        self.took_ms = self.took_ms.saturating_add(more.took_ms);
+        self.ln_took = self.ln_took.saturating_add(more.ln_took);
+    }
 }
 
 /// A time that only rises. An engine for one process may keep it in memory alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mark {
-    /// The last Ack under an epoch.
-    LastSuccess(u32),
     /// The last time that a worker asked for jobs.
     LastClaim,
 }

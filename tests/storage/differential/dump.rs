@@ -3,14 +3,16 @@
 use super::values;
 use bytes::Bytes;
 use redrive::domain::QueueName;
-use redrive::store::storage::{CounterGroup, Entry, Found, Index, Len, Mark, Member, Read, Reads, RecordKey, Table};
+use redrive::store::storage::{
+    CounterGroup, Entry, Found, Index, Len, Mark, Member, Read, Reads, RecordKey, Table, WHOLE_QUEUE,
+};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dump {
     pub(super) records: Vec<(Table, RecordKey, Bytes)>,
     pub(super) entries: Vec<(Index, Entry)>,
     pub(super) lengths: Vec<(Len, u64)>,
-    /// Counters and marks.
+    /// Counters, marks, sums of outcomes and meters.
     sums: Vec<Found>,
 }
 
@@ -36,7 +38,7 @@ impl Dump {
 
     /// The jobs that wait, and where.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (Index, &Entry)> {
-        let indexes = [Index::Ready, Index::Scheduled, Index::Retrying];
+        let indexes = [Index::Ready, Index::Keyed, Index::Scheduled, Index::Retrying];
         let waiting = self.entries.iter().filter(move |(index, _)| indexes.contains(index));
         waiting.map(|(index, entry)| (*index, entry))
     }
@@ -62,8 +64,9 @@ pub(super) async fn dump(storage: &mut impl Reads, queue: &QueueName) -> Option<
     reads.extend(Index::ALL.map(range));
     reads.extend(values::lengths().into_iter().map(Read::Len));
     reads.extend([CounterGroup::Totals, CounterGroup::ErrorTypes].map(Read::Counters));
-    reads.extend([0, 1].map(|epoch| Read::Counters(CounterGroup::Succeeded(epoch))));
-    reads.extend([0, 1].map(|epoch| Read::Mark(Mark::LastSuccess(epoch))));
+    reads.extend((0..8).map(|by| Read::Sums(values::epoch(by))));
+    reads.extend(values::GROUPS.into_iter().chain([WHOLE_QUEUE]).map(Read::Meter));
+    reads.push(Read::Mark(Mark::LastClaim));
 
     let mut found = storage.read(queue, &reads).await.unwrap()?.into_iter();
     let mut dump = Dump::default();

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redrive::domain::{QueueName, Timestamp};
 use redrive::store::memory::MemoryStorage;
-use redrive::store::storage::{Reads, Storage, Taken};
+use redrive::store::storage::{Reads, Storage};
 use std::time::Duration;
 use values::Seed;
 
@@ -115,11 +115,12 @@ impl<E: TestEngine> Pair<E> {
                 let (number, queue) = (*queue, queue_name(*queue));
                 let known = self.known(&queue).await;
                 let now = self.memory.now();
-                let take = takes::take(*seed, number, &known, now, E::BOUNDS_LEASES);
+                let take = takes::take(*seed, number, &known, now, keep_outcomes, E::BOUNDS_LEASES);
                 self.calls.push(format!("{queue}: {take:?}"));
-                let engine = self.engine.storage().take(&queue, &take).await.unwrap();
-                let memory = self.memory.take(&queue, &take).await.unwrap();
-                self.same(engine.map(comparable), memory.map(comparable))
+                let groups = take.groups();
+                let engine = self.engine.storage().take(&queue, &take.with(&groups)).await.unwrap();
+                let memory = self.memory.take(&queue, &take.with(&groups)).await.unwrap();
+                self.same(engine, memory)
             }
             Step::Read { queue, reads } => {
                 let (number, queue) = (*queue, queue_name(*queue));
@@ -153,11 +154,6 @@ impl<E: TestEngine> Pair<E> {
 
 fn queue_name(queue: u8) -> QueueName {
     name(&format!("queue-{queue}"))
-}
-
-/// With another version nothing but this is promised.
-fn comparable(taken: Taken) -> Taken {
-    if taken.changed { Taken { changed: true, ..Taken::default() } } else { taken }
 }
 
 async fn compare<E: TestEngine>(steps: &[Step]) -> Result<(), TestCaseError> {
@@ -205,4 +201,19 @@ fn memory_answers_as_memory_does() {
 #[test]
 fn sqlite_does_as_memory_does() {
     compare_many::<crate::sqlite::Sqlite>();
+}
+
+#[test]
+fn redis_does_as_memory_does() {
+    compare_many::<crate::on_redis::OnOne>();
+}
+
+#[test]
+fn a_redis_cluster_does_as_memory_does() {
+    compare_many::<crate::on_redis::OnCluster>();
+}
+
+#[test]
+fn valkey_does_as_memory_does() {
+    compare_many::<crate::on_redis::OnValkey>();
 }

@@ -15,14 +15,18 @@ pub(super) fn read(seed: Seed, queue: u8, start: Timestamp) -> Read {
         2 | 3 => Read::Range {
             index,
             after: (b % 3 > 0).then_some(entry),
-            // Every entry of `Ready` has the score 0.
-            up_to: (c % 3 > 0 && index != Index::Ready).then(|| values::time(start, c / 3).millis()),
+            up_to: (c % 3 > 0).then_some(()).and_then(|()| match index {
+                // Every entry has the score 0.
+                Index::Ready | Index::Keyed => None,
+                Index::LeasedByGroup => Some(u64::from(c % 4)),
+                _ => Some(values::time(start, c / 3).millis()),
+            }),
             limit,
             reverse: kind % 2 == 1,
         },
-        4 => match values::entry(Index::Ready, queue, start, [b, c, d]).member {
+        4 => match values::entry(pick(&[Index::Ready, Index::Keyed], a), queue, start, [b, c, d]).member {
             Member::Position(position) => Read::Ahead(position, limit),
-            _ => unreachable!("members of `Ready` are positions"),
+            _ => unreachable!("members of `Ready` and `Keyed` are positions"),
         },
         _ => {
             let after = (b % 3 > 0).then(|| values::key(table, queue, b, c));

@@ -4,7 +4,8 @@ use crate::fixture::{history_record, job_record};
 use bytes::Bytes;
 use redrive::domain::Timestamp;
 use redrive::store::storage::{
-    Entry, GroupState, Index, Len, Member, NO_GROUP, Position, RecordKey, Table, Version, WHOLE_QUEUE, flag,
+    Entry, GroupState, Index, LEASE_TAIL, Len, Member, NO_GROUP, Position, RecordKey, Table, Version, WHOLE_QUEUE,
+    epoch_of, flag,
 };
 
 /// What one part of a call is made of: which kind it is, and four choices within it.
@@ -18,9 +19,27 @@ pub(super) fn pick<T: Clone>(choices: &[T], by: u8) -> T {
     choices[usize::from(by) % choices.len()].clone()
 }
 
+pub(super) const GROUPS: [u16; 4] = [NO_GROUP, 1, 2, 256];
+/// Of each job of a queue: a lease keeps its group.
+const GROUP_OF: [u16; 12] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 256, 256];
+
 /// Other numbers in each queue: a store gives none twice.
 pub(super) fn number(queue: u8, by: u8) -> u64 {
-    1 + u64::from(by % 8) * u64::from(QUEUES) + u64::from(queue)
+    1 + u64::from(by % GROUP_OF.len() as u8) * u64::from(QUEUES) + u64::from(queue)
+}
+
+/// What a number was made by.
+pub(super) fn by_of(number: u64) -> u8 {
+    ((number - 1) / u64::from(QUEUES)) as u8
+}
+
+pub(super) fn group(number: u64) -> u16 {
+    GROUP_OF[usize::from(by_of(number))]
+}
+
+/// Of one of the groups.
+pub(super) fn epoch(by: u8) -> u32 {
+    epoch_of(pick(&GROUPS, by / 2), u64::from(by % 2))
 }
 
 pub(super) fn time(start: Timestamp, by: u8) -> Timestamp {
@@ -29,12 +48,12 @@ pub(super) fn time(start: Timestamp, by: u8) -> Timestamp {
 
 pub(super) fn key(table: Table, queue: u8, by: u8, part: u8) -> RecordKey {
     match table {
-        Table::Queue | Table::Outcomes => RecordKey::Only,
-        Table::Version => RecordKey::Group(pick(&[NO_GROUP, WHOLE_QUEUE], part)),
-        Table::Breaker => RecordKey::Group(pick(&[NO_GROUP, 1, 256], part)),
+        Table::Queue => RecordKey::Only,
+        Table::Version => RecordKey::Group(pick(&[NO_GROUP, WHOLE_QUEUE, 1, 2, 256, 1], part)),
+        Table::Breaker | Table::Outcomes => RecordKey::Group(pick(&[NO_GROUP, 1, 256], part)),
         Table::Attempt => RecordKey::Part(number(queue, by), 1 + part % 3),
         Table::Failure => RecordKey::Part(number(queue, by), part % 2),
-        Table::Id | Table::Key | Table::Request => RecordKey::Text(pick(&["a", "ab", "B"], by).into()),
+        Table::Group | Table::Id | Table::Key | Table::Request => RecordKey::Text(pick(&["a", "ab", "B"], by).into()),
         _ => RecordKey::Number(number(queue, by)),
     }
 }
@@ -57,8 +76,16 @@ pub(super) fn record(table: Table, by: u8, more: u8) -> Bytes {
 }
 
 fn position(queue: u8, start: Timestamp, by: u8, more: u8, at: u8) -> Position {
-    let ready_at = time(start, at);
-    Position { group: 0, rank: more % 2, ready_at, number: number(queue, by), tag: more >> 1 & 1 }
+    let (ready_at, number) = (time(start, at), number(queue, by));
+    Position { group: group(number), rank: more % 2, ready_at, number, tag: more >> 1 & 1 }
+}
+
+/// As much of a lease as engines know.
+pub(super) fn lease(number: u64, by: u8, more: u8) -> Bytes {
+    let ready_at = Timestamp::from_millis(u64::from(by));
+    let position = Position { group: group(number), rank: 0, ready_at, number, tag: 0 };
+    let front = [by; LEASE_TAIL - Position::LENGTH];
+    [&front[..], &position.bytes(), &[more; 3][..usize::from(more % 4)]].concat().into()
 }
 
 /// An entry as verbs write it: the score of a position follows from it.
@@ -66,10 +93,15 @@ pub(super) fn entry(index: Index, queue: u8, start: Timestamp, choices: [u8; 3])
     let [by, more, at] = choices;
     let score = time(start, at).millis();
     let member = match index {
-        Index::Ready => return Entry::ready(position(queue, start, by, more, at)),
+        Index::Ready | Index::Keyed => {
+            // The next one that may stand there.
+            let mut positions = (by % 64..).map(|by| position(queue, start, by, more, at));
+            return Entry::ready(positions.find(|position| position.ready_index() == index).unwrap());
+        }
         Index::Scheduled | Index::Retrying => {
             return Entry::waiting(position(queue, start, by, more, at));
         }
+        Index::LeasedByGroup => return Entry::number(group(number(queue, by)).into(), number(queue, by)),
         Index::Probe => Member::Probe { epoch: u32::from(more % 2), number: number(queue, by) },
         Index::FinishedKey => Member::Text(pick(&["a", "ab", "B"], by).into()),
         Index::Expires => {

@@ -5,7 +5,9 @@ use super::dump::Dump;
 use super::values::{self, Seed, pick};
 use bytes::Bytes;
 use redrive::domain::Timestamp;
-use redrive::store::storage::{Batch, Counter, Fence, Index, Len, Mark, Member, Publish, RecordKey, Table, Write};
+use redrive::store::storage::{
+    Batch, Counter, Entry, Fence, Index, Len, Mark, Member, NO_GROUP, OutcomeSums, Publish, RecordKey, Table, Write,
+};
 use std::collections::BTreeSet;
 
 const DEPTH_MINUS: &[Len] = &[Len::Index(Index::Completed), Len::Table(Table::Dead)];
@@ -31,6 +33,8 @@ struct Draft {
     inserted: BTreeSet<(Index, Member)>,
     removed: BTreeSet<(Index, Member)>,
     extended: BTreeSet<u64>,
+    /// Epochs that are counted under or forgotten.
+    epochs: BTreeSet<u32>,
     leased: BTreeSet<u64>,
     waiting: BTreeSet<u64>,
 }
@@ -46,11 +50,13 @@ impl Batches<'_> {
             inserted: BTreeSet::new(),
             removed: BTreeSet::new(),
             extended: BTreeSet::new(),
+            epochs: BTreeSet::new(),
             leased: self.known.leased().collect(),
             waiting: waiting.collect(),
         };
         // Removals stand first.
-        let removals: Vec<_> = writes.iter().filter_map(|seed| self.removal(*seed, &mut draft)).collect();
+        let removals = writes.iter().filter_map(|seed| self.removal(*seed, &mut draft));
+        let removals: Vec<_> = removals.flat_map(with_group).collect();
         let mut others: Vec<_> = writes.iter().flat_map(|seed| self.additions(*seed, &mut draft)).collect();
         others.retain(|write| keep_outcomes || !is_of_outcomes(write));
         let promote = writes.iter().find(|seed| seed[0] % KINDS == 15);
@@ -87,7 +93,7 @@ impl Batches<'_> {
             }
             3 | 4 => {
                 let index = pick(&Index::ALL, a);
-                if index == Index::Leased {
+                if matches!(index, Index::Leased | Index::LeasedByGroup) {
                     return None;
                 }
                 let mut entry = values::entry(index, self.queue, self.start, [b, c, d]);
@@ -120,7 +126,7 @@ impl Batches<'_> {
     /// A job that waits, with the records that a take looks for.
     fn job(&self, seed: Seed, draft: &mut Draft) -> Vec<Write> {
         let [_, a, b, c, d] = seed;
-        let index = pick(&[Index::Ready, Index::Ready, Index::Scheduled, Index::Retrying], b);
+        let index = pick(&[Index::Ready, Index::Keyed, Index::Keyed, Index::Scheduled, Index::Retrying], b);
         let entry = values::entry(index, self.queue, self.start, [a, c, d]);
         let Member::Position(position) = entry.member else { return vec![] };
         let number = position.number;
@@ -130,7 +136,7 @@ impl Batches<'_> {
         draft.inserted.insert((index, entry.member.clone()));
         let mut writes = vec![Write::Insert(index, entry)];
         for table in TAKEN {
-            let key = values::key(table, self.queue, a, b);
+            let key = values::key(table, self.queue, values::by_of(number), b);
             let parts_go = draft.parts.contains(&(table, number));
             if !parts_go && draft.records.insert((table, key.clone())) {
                 writes.push(Write::Put(table, key, values::record(table, b, c)));
@@ -153,7 +159,7 @@ impl Batches<'_> {
                     _ => true,
                 };
                 (allowed && draft.records.insert((table, key.clone())))
-                    .then(|| Write::Put(table, key, values::record(table, c, d)))
+                    .then(|| Write::Put(table, key.clone(), lease_or_record(table, &key, c, d)))
             }
             7 => {
                 let free = !draft.waiting.contains(&number) && !draft.extended.contains(&number);
@@ -162,7 +168,7 @@ impl Batches<'_> {
                     return None;
                 }
                 draft.leased.insert(number);
-                let record = values::record(Table::Lease, b, d);
+                let record = values::lease(number, b, d);
                 Some(Write::PutLease { number, expires_at: time, record })
             }
             8 => {
@@ -174,7 +180,7 @@ impl Batches<'_> {
             }
             11 => {
                 let index = pick(&Index::ALL, a);
-                if matches!(index, Index::Leased | Index::Dead | Index::Overflow) {
+                if matches!(index, Index::Leased | Index::LeasedByGroup | Index::Dead | Index::Overflow) {
                     return None;
                 }
                 let entry = values::entry(index, self.queue, self.start, [b, c, d]);
@@ -205,11 +211,17 @@ impl Batches<'_> {
             }
             13 => {
                 let error_type = Counter::ErrorType(pick(&["timeout", "io"], b).into());
-                let succeeded = Counter::Succeeded(u32::from(b % 2));
-                let counter = pick(&[Counter::Total(b % 3), error_type, succeeded], a);
+                let counter = pick(&[Counter::Total(b % 3), error_type], a);
                 Some(Write::Add(counter, i64::from(c % 5) - 2))
             }
-            14 => Some(Write::Raise(Mark::LastSuccess(u32::from(a % 2)), time)),
+            14 if a % 3 == 0 => Some(Write::Raise(Mark::LastClaim, time)),
+            14 => {
+                let [succeeded, retried, took_ms] = [b, c, d].map(u64::from);
+                let sums = OutcomeSums { succeeded, retried, took_ms, ln_took: i64::from(b) - i64::from(c) };
+                let epoch = values::epoch(a / 3);
+                let write = if d % 4 == 0 { Write::ForgetSums(epoch) } else { Write::Count { epoch, sums, at: time } };
+                draft.epochs.insert(epoch).then_some(write)
+            }
             _ => None,
         }
     }
@@ -243,7 +255,7 @@ impl Batches<'_> {
                 let index = pick(&Index::ALL, a);
                 let mut entry = values::entry(index, self.queue, self.start, [b, c, d]);
                 let score = self.known.score(index, &entry.member);
-                if index != Index::Ready && holds {
+                if !matches!(index, Index::Ready | Index::Keyed) && holds {
                     entry.score = score.unwrap_or(entry.score);
                 }
                 // Most of them would fail: the member is often not there.
@@ -265,7 +277,26 @@ impl Batches<'_> {
     }
 }
 
+fn lease_or_record(table: Table, key: &RecordKey, by: u8, more: u8) -> Bytes {
+    match (table, key) {
+        (Table::Lease, RecordKey::Number(number)) => values::lease(*number, by, more),
+        _ => values::record(table, by, more),
+    }
+}
+
+/// What ends a lease removes it from its group.
+fn with_group(write: Write) -> Vec<Write> {
+    let group = match &write {
+        Write::Delete(Table::Lease, RecordKey::Number(number)) => Some((*number, values::group(*number))),
+        _ => None,
+    };
+    let removal = group.filter(|(_, group)| *group != NO_GROUP);
+    let removal =
+        removal.map(|(number, group)| Write::Remove(Index::LeasedByGroup, Entry::number(group.into(), number)));
+    [write].into_iter().chain(removal).collect()
+}
+
 /// An engine may lose it in a restart.
 fn is_of_outcomes(write: &Write) -> bool {
-    matches!(write, Write::Put(Table::Outcomes, ..) | Write::Add(Counter::Succeeded(_), _) | Write::Raise(..))
+    matches!(write, Write::Put(Table::Outcomes, ..) | Write::Count { .. } | Write::ForgetSums(_) | Write::Raise(..))
 }

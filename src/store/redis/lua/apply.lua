@@ -1,8 +1,9 @@
 -- Compare and batch: every fence holds and every write is made, or nothing is. KEYS: those of lib.lua, then any.
 -- ARGV: 1–3 see lib.lua (3 is '' where nothing is promoted), 4 publish ('never'; 'first': if nothing was ready before; 'always':
 --   if anything is), 5 numbers: of the state the fields that are fenced 2 bytes, those that are added to 2, those that only rise 2,
---   then columns that are fences 2, then of each column the position of its key 1 and how many arguments it has 2; then
---   the fields of the state; for each of them what it must be ('': absent), how much is added, or the least that it is to be; then
+--   sums that are added to 2, columns that are fences 2, then of each column the position of its key 1 and how many arguments it has 2; then
+--   the fields of the state; for each of them what it must be ('': absent), how much is added, the least that it is to be, or
+--   five doubles, of which four are added and the last only rises; then
 --   the columns: a kind, and its arguments (at most 4,000). Fences stand before writes. Writes are made in their order; the
 --   caller puts removals first, as a full Redis refuses a script whose first write is none (Enqueue).
 -- Fences: BEGINS fields… prefixes… · TELL the same, the records come back · IS fields… records… · ABSENT fields…
@@ -20,8 +21,8 @@ local function number(at)
   local high, low = byte(columns, at, at + 1)
   return high * 256 + low
 end
-local fenced, added = number(1), number(3)
-local fields = fenced + added + number(5)
+local fenced, added, raised = number(1), number(3), number(5)
+local fields = fenced + added + raised + number(7)
 local state = call('HMGET', S, 'generation', unpack(ARGV, 6, 5 + fields))
 if state[1] ~= ARGV[1] then return { -2 } end
 if clock_is_off() then return { -3 } end
@@ -30,8 +31,8 @@ local failed, reply, fence, at = { -1 }, { 0, 0, 0 }, fenced, 6 + 2 * fields
 for i = 1, fenced do
   if (state[i + 1] or '') ~= ARGV[5 + fields + i] then failed[#failed + 1], failed[#failed + 2] = i - 1, state[i + 1] end
 end
-local writes = 9 + 3 * number(7)
-for column = 9, writes - 3, 3 do
+local writes = 11 + 3 * number(9)
+for column = 11, writes - 3, 3 do
   local kind, key, n = ARGV[at], KEYS[byte(columns, column)], number(column + 1)
   if kind == 'ROOM' then
     local length = call(ARGV[at + 3], key)
@@ -97,7 +98,15 @@ for column = writes, #columns, 3 do
   end
   at = to + 1
 end
-for i = fenced + 1, fields do
+for i = fields - number(7) + 1, fields do
+  local ok, retried, ms, ln, last = struct.unpack('>ddddd', ARGV[5 + fields + i])
+  if state[i + 1] then
+    local a, b, c, d, e = struct.unpack('>ddddd', state[i + 1])
+    ok, retried, ms, ln, last = ok + a, retried + b, ms + c, ln + d, math.max(last, e)
+  end
+  puts[#puts + 1], puts[#puts + 2] = ARGV[5 + i], struct.pack('>ddddd', ok, retried, ms, ln, last)
+end
+for i = fenced + 1, fenced + added + raised do
   local field, have, by = ARGV[5 + i], tonumber(state[i + 1]) or 0, tonumber(ARGV[5 + fields + i])
   local now = i <= fenced + added and have + by or math.max(have, by)
   if now == 0 and i <= fenced + added then

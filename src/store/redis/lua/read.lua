@@ -42,7 +42,7 @@ local function range(key, reverse, limit, up_to, score, member)
   return from <= to and call('ZRANGE', key, from, to, 'WITHSCORES') or {}
 end
 
-for column = 9, #ARGV[3], 3 do
+for column = 11, #ARGV[3], 3 do
   local kind, key, to = ARGV[at], KEYS[byte(ARGV[3], column)], at + number(column + 1)
   if kind == 'HMGET' or kind == 'ZMSCORE' then
     local found, filled = call(kind, key, unpack(ARGV, at + 1, to)), #reply
