@@ -3,7 +3,9 @@
 use super::toml_reader::{TomlReader, duration_within};
 use super::{policy, rules};
 use crate::domain::duration::human;
-use crate::domain::{BreakerSettings, DeadLetterSettings, LONGEST_DELAY, Limits, MaxRate, QueueSettings, default_rules};
+use crate::domain::{
+    BreakerSettings, DeadLetterSettings, LONGEST_DELAY, Limits, MaxRate, QueueSettings, default_rules,
+};
 use std::{ops::RangeInclusive, time::Duration};
 use toml::de::DeValue;
 

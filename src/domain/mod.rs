@@ -28,7 +28,7 @@ mod time;
 pub(crate) use macros::with_defaults;
 
 pub use self::{
-    backoff::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*, max_rate::*,
-    near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*,
+    backoff::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*,
+    max_rate::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*,
     store_clock::*, time::*,
 };

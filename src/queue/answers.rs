@@ -5,7 +5,7 @@ use super::records::read_if;
 use super::refusal::{self, Refusal};
 use crate::domain::{QueueName, Timestamp};
 use crate::store::Result;
-use crate::store::storage::{Counter, Entry, Found, Index, OutcomeSums, Read, Reads, RecordKey, Table};
+use crate::store::storage::{Counter, Entry, Found, Index, Meter, OutcomeSums, Read, Reads, RecordKey, Table};
 use bytes::Bytes;
 
 /// Of one read.
@@ -38,6 +38,10 @@ pub(crate) async fn ask_record<S: Reads>(
 impl Answers {
     pub(crate) fn sums(&mut self) -> (OutcomeSums, Option<Timestamp>) {
         self.next().map(|found| found.sums()).unwrap_or_default()
+    }
+
+    pub(crate) fn meter(&mut self) -> Option<Meter> {
+        self.next().and_then(|found| found.meter())
     }
 
     pub(crate) fn record(&mut self) -> Option<Bytes> {

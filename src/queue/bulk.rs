@@ -246,7 +246,8 @@ pub(super) async fn make_room<S: Storage>(store: &mut S, cx: &mut CallContext<'_
         let mut found = ask(store, queue, &reads).await?;
         let (record, listed) = (found.record(), found.number());
         let Some(mut state) = read_if(record.as_ref(), records::read_queue)? else { return Ok(()) };
-        if listed >= settings.dead_letters.max_entries || !state.dead_letters.room_made() {
+        let now = store.now();
+        if listed >= settings.dead_letters.max_entries || !state.dead_letters.room_made(now) {
             return Ok(());
         }
         let mut changes = Changes::default();
@@ -254,7 +255,6 @@ pub(super) async fn make_room<S: Storage>(store: &mut S, cx: &mut CallContext<'_
         changes.put(Table::Queue, RecordKey::Only, records::queue(&state));
         if let Applied::Done(_) = store.apply(queue, &changes.batch()).await? {
             cx.memory.forget_facts(queue);
-            let now = store.now();
             cx.breaker_moved(queue, BreakerKind::DeadLetters, &state.dead_letters, now);
             return Ok(());
         }

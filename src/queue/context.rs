@@ -8,7 +8,6 @@ use crate::store::storage::{NO_GROUP, epoch_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::time::Duration;
 
 /// Bounds of a store.
 #[derive(Clone, Copy, Debug)]

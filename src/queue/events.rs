@@ -3,7 +3,7 @@
 use crate::domain::{BreakerName, BreakerState, DeadReason, Forced, JobId, Lease, QueueName, Timestamp};
 use std::sync::Arc;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// This queue could hand out so many jobs now. Never published for one that is paused or held back by its breaker.
     Available {

@@ -11,7 +11,7 @@ use crate::domain::{
 use crate::queue::Depths;
 use crate::store::Result;
 use crate::store::storage::{
-    CounterGroup, Entry, Fence, Index, Len, Mark, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
+    CounterGroup, Entry, Fence, Index, Len, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
     WHOLE_QUEUE, flag,
 };
 use bytes::Bytes;

@@ -36,6 +36,7 @@ mod removal;
 mod requests;
 mod requeue;
 mod retention;
+mod returned;
 mod select;
 mod settle;
 mod sizes;

@@ -8,8 +8,8 @@ use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts,
 use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
 use crate::domain::{
-    Attempt, Breaker, BreakerEpoch, BreakerFacts, BreakerKind, EndedDelivery, JobId, Lease, Leased, Next, Outcome, OutcomeStats,
-    QueueName, QueueSettings, RetryDecision, Signal, Timestamp, decide,
+    Attempt, Breaker, BreakerEpoch, BreakerFacts, BreakerKind, EndedDelivery, JobId, Lease, Leased, Next, Outcome,
+    OutcomeStats, QueueName, QueueSettings, RetryDecision, Signal, Timestamp, decide,
 };
 use crate::store::Result;
 use crate::store::storage::{Applied, Done, Index, NO_GROUP, Publish, RecordKey, Storage, Table, flag, transitions_of};

@@ -4,19 +4,19 @@ mod expired_records;
 
 use super::answers::{ask, ask_if_there, first_of, range};
 use super::claim::PROMOTIONS_MAX;
-use super::context::CallContext;
-use super::facts::{LeaseFacts, QueueFacts, Rounds};
+use super::context::{CallContext, epoch};
+use super::facts::{LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::find::{self, Located};
 use super::outcome::{self, End};
 use super::state_changes::{Changes, dead_letter_all};
-use super::{breakers, retention, undelivered};
+use super::{breakers, records, retention, returned, undelivered};
 use crate::domain::{
-    Admission, BreakerKind, BreakerState, DeadReason, Outcome, QueueName, QueueSettings, State, Timestamp,
+    Admission, BreakerKind, BreakerState, DeadReason, Meter, Outcome, QueueName, QueueSettings, State, Timestamp,
 };
 use crate::queue::{ExpiredLease, Sweep, Swept};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Entry, Fence, Index, Len, Member, Publish, Read, Reads, Storage, Table, Write,
+    Applied, Batch, Entry, Fence, Index, Len, Member, NO_GROUP, Publish, Read, Reads, RecordKey, Storage, Table, Write,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,14 +106,14 @@ impl Next {
 fn next_gate(
     facts: &QueueFacts, settings: &QueueSettings, cx: &CallContext<'_>, queue: &QueueName, now: Timestamp,
 ) -> Option<Timestamp> {
-    let open = facts.breaker.open.as_ref().filter(|_| facts.breaker.forced.is_none())?;
-    if cx.memory.half_open_announced(queue) != facts.breaker.transitions {
-        return Some(open.probe_at);
+    let outage = facts.breaker.outage.as_ref().filter(|_| facts.breaker.forced.is_none())?;
+    if outage.recovering || cx.memory.half_open_announced(queue) != facts.breaker.transitions {
+        return breakers::next_look(&facts.breaker, &settings.breaker, now);
     }
-    match facts.breaker.admission(&settings.breaker, facts.probes.iter().copied(), now) {
+    match facts.breaker.admission(&settings.breaker, facts.took_ms, facts.probes.iter().copied(), now) {
         Admission::Limited { until } => Some(until),
         Admission::Held { until } => until,
-        Admission::All | Admission::Probes { .. } => None,
+        Admission::All | Admission::Probes { .. } | Admission::Ramp { .. } => None,
     }
 }
 
@@ -189,6 +189,10 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             // Where another call changed it meanwhile, the next sweep looks again.
             breakers::set_pause(self.store, self.cx, self.queue, &due.facts, None).await?;
         }
+        if !due.facts.breaker.returned.is_empty() {
+            returned::return_counted(self.store, self.cx, self.queue).await?;
+        }
+        self.look_at_outcomes().await?;
         self.tell_half_open().await?;
         self.expire_leases(&due.leased).await?;
         self.pass_deadlines(&due.deadlines).await?;
@@ -223,6 +227,63 @@ impl<S: Storage> Sweeping<'_, '_, S> {
                 self.cx.available(self.queue, facts, done.ready, self.store.now());
             }
         }
+        Ok(())
+    }
+
+    /// Ends a bucket of outcomes, or a step of the ramp, whose time has come.
+    async fn look_at_outcomes(&mut self) -> Result<()> {
+        let queue = self.queue;
+        let Some(before) = QueueFacts::read(self.store, queue).await? else { return Ok(()) };
+        let (now, current) = (self.store.now(), epoch(&before.breaker));
+        let [sums] = OutcomeFacts::reads(current);
+        let lengths = [Index::Ready, Index::Leased].map(|index| Read::Len(Len::Index(index)));
+        let reads: Vec<_> = [sums, Read::Meter(NO_GROUP)].into_iter().chain(lengths).collect();
+        let mut found = ask(self.store, queue, &reads).await?;
+        let outcomes = OutcomeFacts::found(&before, current, &mut found, now)?;
+        let meter = found.meter().filter(|meter| meter.epoch == current);
+        let (ready, leased) = (found.number(), found.number());
+        let mut after = before.clone();
+        let mut stats = outcomes.outcome_stats.clone();
+        let rolled = match &before.breaker.outage {
+            // The first bucket begins with the first outcomes.
+            None => stats.roll(now) || before.outcomes_record.is_none() && stats.seen.count > 0,
+            Some(_) => {
+                let meter = Meter {
+                    empty_at: meter.map(|it| it.empty_at).unwrap_or_default(),
+                    held_at: meter.map(|it| it.held_at).unwrap_or_default(),
+                    most_leased: meter.map_or(0, |it| it.most_leased),
+                    ready,
+                    leased,
+                };
+                after.breaker.tick(&mut stats, &meter, &self.settings.breaker, now)
+            }
+        };
+        if !rolled {
+            return Ok(());
+        }
+        let mut changes = Changes::default();
+        changes.fence(before.version.fence(NO_GROUP));
+        changes.fence(outcomes.fence());
+        if before.breaker.outage.is_some() {
+            breakers::put_breaker(&mut changes, &mut after, self.cx);
+            changes.publish(Publish::Always);
+        } else if stats.usual.is_news(&before.breaker.usual) {
+            // What is usual outlives a restart. It changes nothing about what may leave.
+            after.breaker.usual = stats.usual.clone();
+            changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after.breaker));
+        }
+        outcomes.put(stats, &mut after, &mut changes);
+        let Applied::Done(done) = self.store.apply(queue, &changes.batch()).await? else {
+            // Another server was first, or an outcome came in between: the next one asks again.
+            return Ok(());
+        };
+        if after.breaker.transitions != before.breaker.transitions {
+            self.cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, now);
+        }
+        if before.breaker.outage.is_some() {
+            self.cx.available(queue, &after, done.ready, now);
+        }
+        self.cx.memory.remember(queue, Arc::new(after));
         Ok(())
     }
 

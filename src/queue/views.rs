@@ -1,5 +1,7 @@
 //! What reads answer: jobs, dead letters and queues as they are, with nothing decided.
 
+use std::time::Duration;
+
 use crate::domain::{
     Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobEvent, JobId, Pause, Progress, QueueName, Spec,
     State, Timestamp,
@@ -39,7 +41,7 @@ pub struct JobView {
 }
 
 /// A breaker, and what is counted for it in memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerView {
     pub breaker: Breaker,
     /// Failures that speak since the last success.
@@ -60,7 +62,7 @@ pub struct BreakerView {
 }
 
 /// The breakers of one queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerViews {
     pub work: BreakerView,
     pub dead_letters: BreakerView,

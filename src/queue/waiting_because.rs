@@ -54,6 +54,13 @@ fn held_back(breaker: &Breaker, settings: &BreakerSettings, now: Timestamp) -> S
         let reason = if forced.reason.is_empty() { "no reason given" } else { &forced.reason };
         return format!("the queue's breaker is forced open until it is reset: {reason}");
     }
+    if breaker.state(settings, now) == BreakerState::Recovering {
+        let load = breaker.outage.as_ref().map_or(0.0, |outage| outage.recovery.load);
+        return format!(
+            "the queue recovers from an outage, with {load:.1} jobs in flight so far, after {}",
+            breaker.last_error
+        );
+    }
     match breaker.probe_at(settings, now) {
         Some(at) => format!("the queue's breaker is open until {at}, after {}", breaker.last_error),
         None => format!("the queue's breaker is half open and lets out only probes, after {}", breaker.last_error),

@@ -79,11 +79,25 @@ fn breaker(event: &BreakerEvent, left_out: u64) {
     match (event.state, event.name.kind) {
         (BreakerState::Open, BreakerKind::Work) => {
             let what = "breaker open: the queue is held back";
-            tracing::warn!(breaker = name, state, error = event.error, probe_at, left_out, "{what}");
+            let since = event.outage_since.map(tracing::field::display);
+            tracing::warn!(
+                breaker = name,
+                state,
+                error = event.error,
+                outage_since = since,
+                probe_at,
+                left_out,
+                "{what}"
+            );
         }
         (BreakerState::Open, BreakerKind::DeadLetters) => {
             let what = "breaker open: new dead letters go to the overflow; requeue or purge some, or raise max_entries";
             tracing::error!(breaker = name, state, error = event.error, probe_at, left_out, "{what}");
+        }
+        (BreakerState::Recovering, _) => {
+            let (since, load) = (event.outage_since.map(tracing::field::display), format!("{:.1}", event.load));
+            let what = "breaker recovering: the queue hands out jobs at a load that grows";
+            tracing::info!(breaker = name, state, outage_since = since, load, left_out, "{what}");
         }
         (BreakerState::HalfOpen, _) => tracing::info!(breaker = name, state, left_out, "breaker half open: probing"),
         (BreakerState::Closed, _) => tracing::info!(breaker = name, state, left_out, "breaker closed"),
@@ -101,7 +115,8 @@ mod tests {
         let (start, mut lines) = (env::instant(), BreakerLines::default());
         let mut at = |seconds, name: &str, state, forced: Option<Forced>| {
             let name = BreakerName::parse(name).expect("a name");
-            let event = BreakerEvent { name, state, probe_at: None, error: String::new(), forced };
+            let (outage_since, load) = (None, 0.0);
+            let event = BreakerEvent { name, state, probe_at: None, error: String::new(), outage_since, load, forced };
             lines.admit(&event, start + Duration::from_secs(seconds))
         };
         use BreakerState::{Closed, HalfOpen, Open};

@@ -82,6 +82,21 @@ pub struct Usual {
     pub ln_took: Option<f64>,
 }
 
+impl Usual {
+    /// It differs enough from what was kept to be kept again.
+    pub fn is_news(&self, kept: &Self) -> bool {
+        let differs = |now: Option<f64>, kept: Option<f64>, by: f64| match (now, kept) {
+            (Some(now), Some(kept)) => (now - kept).abs() > by,
+            (now, kept) => now.is_some() != kept.is_some(),
+        };
+        let ln = |load: Option<f64>| load.map(|load| load.max(1e-3).ln());
+        (self.known > 0.0) != (kept.known > 0.0)
+            || (self.share - kept.share).abs() > 0.02
+            || differs(ln(self.load), ln(kept.load), 0.25)
+            || differs(self.ln_took, kept.ln_took, 0.25)
+    }
+}
+
 /// Outcomes of some seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bucket {

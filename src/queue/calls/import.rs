@@ -17,7 +17,7 @@ pub struct Import {
 }
 
 /// What holds a queue back. Where there is nothing, the queue stays as it is here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueHolds {
     pub pause: Option<Pause>,
     pub work: Breaker,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::domain::{Delivery, JobEvent, Lease, QueueName, Timestamp};
 use crate::queue::encoding::Unreadable::Damaged;
-use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, put_field};
+use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, put_field, put_field_u64};
 use crate::store::storage::{HAS_HISTORY_TAG, LEASE_TAIL, NO_GROUP, Position, flag};
 use bytes::Bytes;
 use std::time::Duration;
@@ -14,6 +14,7 @@ mod lease_tag {
     pub(super) const CHECKPOINT: u8 = 3;
     pub(super) const CANCEL_REQUESTED: u8 = 4;
     pub(super) const RETURN_AT: u8 = 5;
+    pub(super) const RETURNED: u8 = 6;
 }
 
 /// A delivery that runs.
@@ -36,6 +37,8 @@ pub(crate) struct LeaseTail {
     pub(crate) checkpoint: String,
     /// Becomes one of the job's events when the delivery ends and the job stays.
     pub(crate) cancel_requested: Option<JobEvent>,
+    /// Failures of earlier deliveries that do not count any more.
+    pub(crate) returned: u32,
     /// Its claim was not delivered.
     pub(crate) undelivered: Option<Undelivered>,
     pub(crate) unknown: Unknown,
@@ -74,6 +77,9 @@ pub(crate) fn lease_tail(tail: &LeaseTail) -> Vec<u8> {
         put_time(&mut field, undelivered.expires_at);
         put_field(&mut out, lease_tag::RETURN_AT, &field);
     }
+    if tail.returned > 0 {
+        put_field_u64(&mut out, lease_tag::RETURNED, tail.returned.into());
+    }
     tail.unknown.put(&mut out);
     out
 }
@@ -87,6 +93,7 @@ fn read_lease_tail(mut read: Reader<'_>) -> Read<LeaseTail> {
             lease_tag::REQUEST => tail.request_id = value.rest_text()?,
             lease_tag::CHECKPOINT => tail.checkpoint = value.rest_text()?,
             lease_tag::CANCEL_REQUESTED => tail.cancel_requested = Some(read_event_fields(&mut value)?),
+            lease_tag::RETURNED => tail.returned = value.u32()?,
             lease_tag::RETURN_AT => {
                 let (return_at, expires_at) = (read_time(&mut value)?, read_time(&mut value)?);
                 tail.undelivered = Some(Undelivered { return_at, expires_at });
@@ -123,7 +130,7 @@ impl LeaseRecord {
     pub(crate) fn delivery(&self, expires_at: Timestamp) -> Delivery {
         Delivery {
             lease: self.lease.clone(),
-            attempt: self.attempt,
+            attempt: self.attempt.saturating_sub(self.tail.returned).max(1),
             worker_id: self.tail.worker_id.clone(),
             started_at: self.lease.started_at,
             expires_at,

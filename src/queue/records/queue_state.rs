@@ -5,8 +5,8 @@ use crate::domain::{
     Timestamp, Transition, Usual,
 };
 use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unknown, put_f64, put_field, put_field_u64, put_id, put_list, put_option, put_place, put_text,
-    put_u64,
+    FORMAT, Read, Reader, Unknown, put_f64, put_field, put_field_u64, put_id, put_list, put_option, put_place,
+    put_text, put_u64,
 };
 use bytes::Bytes;
 
@@ -70,12 +70,8 @@ fn put_breaker(out: &mut Vec<u8>, breaker: &Breaker) {
 }
 
 fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
-    let mut breaker = Breaker {
-        transitions: read.u64()?,
-        trips: read.u32()?,
-        last_error: read.text()?,
-        ..Breaker::default()
-    };
+    let mut breaker =
+        Breaker { transitions: read.u64()?, trips: read.u32()?, last_error: read.text()?, ..Breaker::default() };
     read.fields(|tag, mut value| {
         match tag {
             breaker_tag::OUTAGE => breaker.outage = Some(read_outage(&mut value)?),
@@ -166,12 +162,7 @@ fn put_usual(out: &mut Vec<u8>, usual: &Usual) {
 }
 
 fn read_usual(read: &mut Reader<'_>) -> Read<Usual> {
-    Ok(Usual {
-        share: read.f64()?,
-        known: read.f64()?,
-        load: read_option_f64(read)?,
-        ln_took: read_option_f64(read)?,
-    })
+    Ok(Usual { share: read.f64()?, known: read.f64()?, load: read_option_f64(read)?, ln_took: read_option_f64(read)? })
 }
 
 fn put_counted(out: &mut Vec<u8>, failure: &CountedFailure) {

@@ -33,9 +33,11 @@ pub mod flag {
     pub const BODY: u8 = 8;
     /// It has been retried.
     pub const RETRIED: u8 = 16;
-    // 32 and 128 are free.
+    // 32 is free.
     /// It is a breaker's probe.
     pub const PROBE: u8 = 64;
+    /// It was handed out while its queue recovers: the breaker hears of its end.
+    pub const RAMP: u8 = 128;
 }
 
 fn put_48(out: &mut Vec<u8>, value: u64) {

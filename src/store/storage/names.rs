@@ -126,6 +126,12 @@ pub fn epoch_of(group: u16, transitions: u64) -> u32 {
     u32::from(group) << TRANSITIONS_BITS | transitions as u32
 }
 
+/// The transition count that an epoch is of, near this one: no lease outlives so many transitions that the bits repeat.
+pub fn transitions_of(epoch: u32, near: u64) -> u64 {
+    let mask = (1 << TRANSITIONS_BITS) - 1;
+    (near & !mask) | (u64::from(epoch) & mask)
+}
+
 /// Ordered sets of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Index {
