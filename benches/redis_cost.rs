@@ -175,8 +175,8 @@ fn figure(figures: &str, name: &str) -> u64 {
 fn settings() -> Settings {
     let mut settings = Settings::default();
     let defaults = Arc::make_mut(&mut settings.defaults);
-    // The breaker counts what fails, but after that one success it does not open.
-    defaults.breaker.quiet_period = LONG;
+    // The breaker counts what fails, but does not open.
+    defaults.breaker.failure_threshold = u32::MAX;
     // What has failed does not come due while others are claimed.
     defaults.policy.base_delay = LONG;
     defaults.policy.max_delay = LONG * 2;

@@ -338,6 +338,9 @@ impl LeaseFacts {
         let returned = self.lease.tail.returned.min(progress.tries);
         progress.tries -= returned;
         progress.uncounted += returned;
+        if returned > 0 {
+            progress.uncounted_since.get_or_insert(self.lease.lease.started_at);
+        }
         // What the lease says becomes an event as it ends.
         progress.events += u32::from(self.lease.tail.cancel_requested.is_some());
         progress.cancel_requested |= self.lease.tail.cancel_requested.is_some();

@@ -9,7 +9,7 @@ use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
 use crate::domain::{
     Attempt, Breaker, BreakerEpoch, BreakerFacts, BreakerKind, EndedDelivery, JobId, Lease, Leased, Next, Outcome,
-    OutcomeStats, QueueName, QueueSettings, RetryDecision, Signal, Timestamp, decide,
+    OutcomeStats, QueueName, QueueSettings, RetryDecision, Rng, Signal, Timestamp, decide,
 };
 use crate::store::Result;
 use crate::store::storage::{Applied, Done, Index, NO_GROUP, Publish, RecordKey, Storage, Table, flag, transitions_of};
@@ -186,7 +186,8 @@ impl Plan<'_> {
             started_at: lease.started_at,
             first: facts.progress().tries == 0,
         };
-        let unit = cx.rng.unit();
+        // Breakers that open at different times do not probe together.
+        let unit = Rng::new(now.millis() ^ breaker.transitions << 40).unit();
         self.changed |= breaker.fail(&mut self.outcome_stats, &ended, signal, &settings.breaker, now, unit);
         self.moved |= breaker.transitions != transitions;
         if epoch.probe

@@ -123,7 +123,11 @@ impl<S: Storage> Returning<'_, '_, S> {
         let key = FoundKey::read(found.record())?;
         let exhausted = dead.as_ref().is_some_and(|dead| dead.reason == DeadReason::Exhausted);
         let history = self.returned(job).filter(|history| history.progress.deliveries == self.failure.delivery);
-        let taken = key.as_ref().is_some_and(|key| key.record.number != number);
+        let other = key.as_ref().map(|key| key.record.number).filter(|other| *other != number);
+        let taken = match other {
+            Some(other) => find::not_done(self.store, self.queue, &[other]).await?.contains(&other),
+            None => false,
+        };
         let Some(mut history) = history.filter(|_| exhausted && moving.is_none() && !taken) else {
             return Ok(false);
         };

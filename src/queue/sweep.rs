@@ -88,6 +88,7 @@ impl Next {
         self.at(due.job_due);
         self.at(due.facts.paused_until());
         self.at(next_gate(&due.facts, settings, cx, queue, now));
+        self.at((!due.facts.breaker.returned.is_empty()).then_some(now));
         let tidied = now.after(TIDY_EVERY);
         // Ids may end as fast as jobs do: a full page of them is not the last.
         let more = due.expires.len() == RECORDS_MAX

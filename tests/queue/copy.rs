@@ -2,7 +2,7 @@
 
 use crate::imported::*;
 use bytes::Bytes;
-use redrive::domain::{Body, Breaker, JobId, Open, Pause, QueueSettings, Settings, State};
+use redrive::domain::{Body, Breaker, JobId, Outage, Pause, QueueSettings, Settings, State};
 use redrive::queue::Refusal;
 use redrive::queue::{Answer, Event, Verb, View, Viewed, verify, view};
 use redrive::queue::{Imported, JobView, QueueHolds, QueueView};
@@ -202,8 +202,8 @@ fn holds(f: &mut Fixture) -> (QueueView, Breaker, [Version; 2]) {
 fn the_queue_is_held_back_as_it_was_there() {
     let mut f = Fixture::new();
     let pause = Pause { until: Some(at(5_000)), reason: "night".into() };
-    let open = Open { since: at(0), probe_at: at(700), successes: 0, failed_probe: None };
-    let work = Breaker { transitions: 3, open: Some(open), ..Breaker::default() };
+    let outage = Outage { since: at(0), opened_at: at(0), probe_at: at(700), ..Outage::default() };
+    let work = Breaker { transitions: 3, outage: Some(outage), ..Breaker::default() };
     let dead_letters = Breaker { transitions: 2, trips: 1, ..Breaker::default() };
     let there = QueueHolds { pause: Some(pause.clone()), work: work.clone(), dead_letters };
     let mut store = f.store.clone();
@@ -220,7 +220,7 @@ fn the_queue_is_held_back_as_it_was_there() {
     let work = Breaker { transitions: 1, trips: 1, ..Breaker::default() };
     f.import_to(&mut store, QueueHolds { work, ..QueueHolds::default() }, Vec::new()).unwrap();
     let (queue, ..) = holds(&mut f);
-    assert_eq!((queue.breaker.transitions, queue.breaker.open), (3, None));
+    assert_eq!((queue.breaker.transitions, queue.breaker.outage), (3, None));
     assert!(queue.pause.is_some(), "nothing was said about it");
     assert_sound(&mut f);
 }

@@ -375,7 +375,7 @@ store_test! {
         for probe in probes {
             h.ack(probe.delivery.lease).await.unwrap();
         }
-        let open = h.breakers("q").await.work.breaker.open.unwrap();
+        let open = h.breakers("q").await.work.breaker.outage.unwrap();
         assert_eq!((open.successes, h.breaker_state().await), (2, BreakerState::HalfOpen));
         let probes = h.claim_many("q", 10).await;
         h.ack(probes[0].delivery.lease.clone()).await.unwrap();

@@ -42,7 +42,7 @@ store_test! {
     async fn a_reset_closes_an_open_breaker_and_counts_from_zero(h) {
         h.trip().await;
         let view = h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
-        assert_eq!((view.failures, view.breaker.trips, view.breaker.open), (0, 0, None));
+        assert_eq!((view.failures, view.breaker.trips, view.breaker.outage), (0, 0, None));
         assert_eq!(view.breaker.last_error, "");
         assert!(h.drain("q").await.contains(&"spare".to_owned()));
     }
@@ -180,6 +180,6 @@ store_test! {
     async fn a_job_shows_the_breaker_that_holds_it_back(h) {
         h.trip().await;
         let view = h.view(&redrive::domain::JobId::parse("spare")).await;
-        assert_eq!((view.state, view.breaker.open.is_some()), (State::Ready, true));
+        assert_eq!((view.state, view.breaker.outage.is_some()), (State::Ready, true));
     }
 }

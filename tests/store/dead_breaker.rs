@@ -87,7 +87,7 @@ store_test! {
         assert_eq!(h.dead_letters().await, "abCDEFGH");
         let breaker = h.breakers("q").await.dead_letters.breaker;
         assert_eq!(breaker.trips, 2);
-        assert_eq!(breaker.open.map(|open| open.probe_at), Some(h.now().after(RECOVERY)));
+        assert_eq!(breaker.outage.map(|outage| outage.probe_at), Some(h.now().after(RECOVERY)));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::steps::{New, Op, Pick, Story, name, settings};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
-use redrive::domain::{Attempt, Body, JobId, Lease, NewJob, State, When};
+use redrive::domain::{Attempt, Body, Breaker, BreakerSettings, JobId, Lease, NewJob, State, When};
 use redrive::queue::EnqueueOutcome;
 use redrive::queue::Refusal;
 use redrive::queue::hosts::memory::MemoryStore;
@@ -329,22 +329,30 @@ impl<S: Engine> Real<S> {
         let views = self.h.breakers(name(queue).as_str()).await;
         let settings = model.settings(queue);
         let settings = [&settings.breaker, &settings.dead_letters.breaker];
-        let expected = [&model.queues[&queue].work, &model.queues[&queue].dead_letters];
-        for ((view, expected), settings) in [&views.work, &views.dead_letters].into_iter().zip(expected).zip(settings) {
-            let found = &view.breaker;
-            assert_eq!(
-                (found.transitions, found.trips, found.forced.as_ref().map(|forced| forced.open)),
-                (expected.transitions, expected.trips, expected.forced)
-            );
-            let open = found.open.as_ref().map(|open| (open.probe_at, open.successes, open.failed_probe.clone()));
-            let opened =
-                expected.open.map(|open| (open.probe_at, open.successes, open.failed_probe.map(|id| self.id(id))));
-            assert_eq!(open, opened);
-            assert_eq!(found.state(settings, model.now), expected.state(settings, model.now));
-        }
-        assert_eq!(views.work.failures, expected[0].failed(settings[0]));
+        let (work, dead_letters) = (&model.queues[&queue].work, &model.queues[&queue].dead_letters);
+        let shape = |breaker: &Breaker, settings: &BreakerSettings| {
+            let outage =
+                breaker.outage.as_ref().map(|it| (it.since, it.opened_at, it.probe_at, it.successes, it.falls));
+            let forced = breaker.forced.as_ref().map(|forced| forced.open);
+            (breaker.transitions, breaker.trips, forced, outage, breaker.state(settings, model.now))
+        };
+        let found = &views.work.breaker;
+        assert_eq!(shape(found, settings[0]), shape(&work.breaker, settings[0]));
+        let probe = |breaker: &Breaker| breaker.outage.as_ref().and_then(|outage| outage.failed_probe.clone());
+        let expected = probe(&work.breaker).and_then(|id| work.ids.iter().find(|(known, _)| *known == id).cloned());
+        assert_eq!(probe(found), expected.map(|(_, id)| self.id(id)));
+        assert_eq!(found.returned.len(), work.breaker.returned.len());
+        assert_eq!(views.work.failures, work.streak(model.now));
         assert_eq!(views.work.probes, model.probes(queue).len());
-        assert_eq!(views.dead_letters.failures, expected[1].full);
+        let found = &views.dead_letters.breaker;
+        assert_eq!(
+            (found.transitions, found.trips, found.forced.as_ref().map(|forced| forced.open)),
+            (dead_letters.transitions, dead_letters.trips, dead_letters.forced)
+        );
+        let open = found.outage.as_ref().map(|outage| (outage.probe_at, outage.successes));
+        assert_eq!(open, dead_letters.open.map(|open| (open.probe_at, open.successes)));
+        assert_eq!(found.state(settings[1], model.now), dead_letters.state(settings[1], model.now));
+        assert_eq!(views.dead_letters.failures, dead_letters.full);
     }
 
     async fn compare_job(&self, number: usize, job: &Job) {

@@ -74,14 +74,11 @@ fn a_success_at_one_server_ends_the_row_of_failures_at_another() {
 #[test]
 fn what_fails_beside_successes_of_just_now_is_no_outage() {
     run(async |server, namespace| {
-        let [mut a, mut b, _] = three(server, &namespace).await;
-        for one in [&mut a, &mut b] {
-            one.set(|queue| queue.breaker.quiet_period = HOUR);
-        }
+        let [a, b, _] = three(server, &namespace).await;
         let out = a.out(20).await;
         b.ack(&out[..1]).await;
         a.nack(&out[1..], "Timeout").await;
-        assert_eq!(b.sees().await, (BreakerState::Closed, 5));
+        assert_eq!(b.sees().await, (BreakerState::Closed, 19));
     });
 }
 
@@ -194,7 +191,8 @@ fn a_probe_that_closes_the_breaker_is_a_success_of_just_now_for_all() {
         for one in &mut servers {
             one.set(|queue| {
                 queue.breaker.recovery_timeout = Duration::ZERO;
-                queue.breaker.quiet_period = HOUR;
+                queue.breaker.first_probe = Duration::ZERO;
+                queue.breaker.ramp = false;
             });
         }
         let [a, mut b, c] = servers;
@@ -208,7 +206,7 @@ fn a_probe_that_closes_the_breaker_is_a_success_of_just_now_for_all() {
         assert_eq!(b.sees().await, (BreakerState::Closed, 0));
         let out = b.out(10).await;
         b.nack(&out, "Timeout").await;
-        assert_eq!(a.sees().await, (BreakerState::Closed, 5), "the success is too near");
+        assert_eq!(a.sees().await, (BreakerState::Closed, 10), "the success is too near");
     });
 }
 

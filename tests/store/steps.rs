@@ -133,13 +133,13 @@ pub(crate) fn settings() -> Settings {
     defaults.max_run_time = Duration::from_secs(600);
     defaults.breaker.failure_threshold = 2;
     defaults.breaker.recovery_timeout = Duration::from_secs(20);
+    defaults.breaker.ramp = false;
     let a = defaults.clone();
     let mut b = defaults.clone();
     b.max_depth = Some(6);
     b.policy.base_delay = Duration::ZERO;
     b.breaker.half_open_max_calls = 2;
     b.breaker.success_threshold = 2;
-    b.breaker.quiet_period = Duration::ZERO;
     let mut c = defaults.clone();
     c.dead_jobs_hold_keys = true;
     b.completed_retention = Some(Duration::from_secs(60));

@@ -1,18 +1,61 @@
-//! Breakers once more: the whole story is kept, and every question asked of it anew.
+//! Breakers once more. What the functions of the domain decide is tested there; here it is what the store tells them, and
+//! what it makes of their answers. The ramp is switched off: it depends on more than a model can follow.
 
 use super::{Answer, Id, Job, Model, Place};
-use redrive::domain::{BreakerFacts, BreakerSettings, BreakerState, Signal, Timestamp};
+use redrive::domain::{
+    self, BreakerEpoch, BreakerFacts, BreakerSettings, BreakerState, DeadReason, EndedDelivery, JobEventKind, JobId,
+    OutcomeStats, Rng, Signal, Successes, Timestamp,
+};
 use redrive::queue::IdleReason;
-use std::collections::BTreeSet;
 
+/// A breaker of work, with what it knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) breaker: domain::Breaker,
+    /// None: nothing was counted yet.
+    stats: Option<OutcomeStats>,
+    sums: Successes,
+    last_success: Option<Timestamp>,
+    /// Of jobs that failed, as the breaker knows them.
+    pub(crate) ids: Vec<(JobId, Id)>,
+}
+
+impl Work {
+    /// Memory does not outlive the process.
+    pub(super) fn restart(&mut self, keeps_outcome_stats: bool) {
+        if !keeps_outcome_stats {
+            (self.stats, self.sums, self.last_success) = (None, Successes::default(), None);
+        }
+    }
+
+    fn begin_epoch(&mut self) {
+        (self.sums, self.last_success) = (Successes::default(), None);
+    }
+
+    /// What is known now.
+    fn known(&self, now: Timestamp) -> OutcomeStats {
+        let mut stats = match &self.stats {
+            Some(stats) => stats.clone(),
+            None => OutcomeStats::new(self.breaker.usual.clone(), now),
+        };
+        if self.breaker.outage.is_none() {
+            stats.absorb(self.sums, self.last_success);
+        }
+        stats
+    }
+
+    pub(crate) fn streak(&self, now: Timestamp) -> u32 {
+        self.known(now).streak
+    }
+}
+
+/// A breaker of dead letters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Breaker {
     pub(crate) transitions: u64,
     pub(crate) trips: u32,
     pub(crate) open: Option<Opened>,
     pub(crate) forced: Option<bool>,
-    /// Outcomes while it was closed, as far back as the store knows: when, and who failed.
-    story: Vec<(Timestamp, Option<Id>)>,
     /// Dead letters that found no room, one after the other.
     pub(crate) full: u32,
 }
@@ -21,7 +64,6 @@ pub(crate) struct Breaker {
 pub(crate) struct Opened {
     pub(crate) probe_at: Timestamp,
     pub(crate) successes: u32,
-    pub(crate) failed_probe: Option<Id>,
 }
 
 impl Breaker {
@@ -35,42 +77,8 @@ impl Breaker {
         }
     }
 
-    /// Memory does not outlive the process.
-    pub(super) fn restart(&mut self, keeps_outcome_stats: bool) {
-        if !keeps_outcome_stats {
-            self.story.clear();
-        }
-    }
-
-    /// Who failed since the last success, repeats included.
-    fn row(&self) -> Vec<Id> {
-        self.story.iter().rev().map_while(|(_, failed)| *failed).collect()
-    }
-
-    pub(crate) fn failed(&self, settings: &BreakerSettings) -> u32 {
-        let different: BTreeSet<_> = self.row().into_iter().collect();
-        (different.len() as u32).min(settings.failure_threshold)
-    }
-
-    fn is_outage(&self, settings: &BreakerSettings, now: Timestamp) -> bool {
-        let row = self.row().len();
-        let before = &self.story[..self.story.len() - row];
-        let quiet = before.last().is_none_or(|(at, _)| now.since(*at) >= settings.quiet_period);
-        let failures = before.iter().filter(|(_, failed)| failed.is_some()).count();
-        let mut needed = 0.0;
-        if before.len() >= 20 && failures > 0 {
-            let p = failures as f64 / before.len() as f64;
-            let most = f64::from(4 * settings.failure_threshold);
-            needed = ((1e-6f64).ln() / p.ln() - 1e-9).min(most);
-        }
-        self.failed(settings) >= settings.failure_threshold && quiet && row as f64 >= needed
-    }
-
-    fn trip(&mut self, probe_at: Timestamp, probe: Option<Id>) {
-        let row = self.row().len();
-        self.story.truncate(self.story.len() - row);
-        let failed_probe = probe.or_else(|| self.open.and_then(|open| open.failed_probe));
-        self.open = Some(Opened { probe_at, successes: 0, failed_probe });
+    fn trip(&mut self, probe_at: Timestamp) {
+        self.open = Some(Opened { probe_at, successes: 0 });
         self.transitions += 1;
         self.trips += 1;
     }
@@ -97,18 +105,18 @@ impl Breaker {
 }
 
 impl Model {
-    fn work(&self, queue: usize) -> &Breaker {
+    fn work(&self, queue: usize) -> &Work {
         &self.queues[&queue].work
     }
 
     pub(super) fn work_state(&self, queue: usize) -> BreakerState {
-        self.work(queue).state(&self.settings(queue).breaker, self.now)
+        self.work(queue).breaker.state(&self.settings(queue).breaker, self.now)
     }
 
     /// Probes that have a slot, by when they lose it.
     pub(crate) fn probes(&self, queue: usize) -> Vec<Timestamp> {
         let settings = self.settings(queue);
-        let transitions = self.work(queue).transitions;
+        let transitions = self.work(queue).breaker.transitions;
         let out = |job: &Job| match &job.place {
             Place::Leased(out) if out.delivery.probe && out.transitions == transitions => {
                 Some(out.delivery.started_at.after(settings.breaker.recovery_timeout))
@@ -123,11 +131,11 @@ impl Model {
     pub(super) fn held_back(&self, queue: usize) -> Option<(IdleReason, Option<Timestamp>)> {
         let probes = self.probes(queue);
         match self.work_state(queue) {
-            BreakerState::Closed => None,
+            BreakerState::Closed | BreakerState::Recovering => None,
             BreakerState::Open => {
-                let breaker = self.work(queue);
-                let open = breaker.open.filter(|_| breaker.forced.is_none());
-                Some((IdleReason::BreakerOpen, open.map(|open| open.probe_at)))
+                let breaker = &self.work(queue).breaker;
+                let outage = breaker.outage.as_ref().filter(|_| breaker.forced.is_none());
+                Some((IdleReason::BreakerOpen, outage.map(|outage| outage.probe_at)))
             }
             BreakerState::HalfOpen => {
                 let most = self.settings(queue).breaker.half_open_max_calls as usize;
@@ -143,69 +151,122 @@ impl Model {
             return None;
         }
         let probe = self.work_state(queue) == BreakerState::HalfOpen;
-        let avoided = self.work(queue).open.and_then(|open| open.failed_probe);
-        let avoided = avoided.filter(|_| probe).and_then(|id| self.find(queue, id));
+        let work = self.work(queue);
+        let avoided = work.breaker.outage.as_ref().and_then(|outage| outage.failed_probe.as_ref());
+        let avoided = avoided.and_then(|id| work.ids.iter().find(|(known, _)| known == id));
+        let avoided = avoided.filter(|_| probe).and_then(|(_, id)| self.find(queue, *id));
         let others = self.first_ready_but(queue, avoided);
         others.or_else(|| self.first_ready_but(queue, None)).map(|number| (number, probe))
     }
 
-    pub(super) fn breaker_facts(&self, queue: usize, sent: u64, probe: bool) -> BreakerFacts {
-        let settings = self.settings(queue);
-        let breaker = self.work(queue);
-        let state = self.work_state(queue);
-        let current = breaker.transitions == sent;
-        let free = breaker.forced.is_none() && !settings.breaker.disabled;
-        let counts_hold = free
-            && match state {
-                BreakerState::Open => true,
-                BreakerState::Closed => current,
-                BreakerState::HalfOpen => current && probe,
-            };
-        let open = breaker.open.as_ref().filter(|_| breaker.forced.is_none() && state == BreakerState::Open);
-        BreakerFacts { state, counts_hold, probe_at: open.map(|open| open.probe_at) }
-    }
-
-    pub(super) fn succeeded(&mut self, queue: usize, sent: u64, probe: bool) {
-        let (settings, state, now) = (self.settings(queue), self.work_state(queue), self.now);
-        let breaker = &mut self.queues.entry(queue).or_default().work;
-        if breaker.transitions != sent {
-            return;
-        }
-        if state == BreakerState::HalfOpen && probe {
-            breaker.probe_succeeds(&settings.breaker);
-        }
-        if breaker.state(&settings.breaker, now) == BreakerState::Closed {
-            breaker.story.push((now, None));
-        }
-    }
-
-    pub(super) fn failed(&mut self, queue: usize, sent: u64, probe: bool, id: Id, signal: Signal) {
+    pub(super) fn breaker_facts(&mut self, queue: usize, sent: u64, probe: bool) -> BreakerFacts {
         let (settings, now) = (self.settings(queue), self.now);
-        let BreakerFacts { state, counts_hold, .. } = self.breaker_facts(queue, sent, probe);
-        let breaker = &mut self.queues.entry(queue).or_default().work;
-        let current = breaker.transitions == sent;
-        let wait = settings.breaker.recovery_timeout;
-        match (state, signal) {
-            (_, Signal::None) => {}
-            (BreakerState::Open, Signal::Hold { hold, .. }) if counts_hold => {
-                if let Some(open) = &mut breaker.open {
-                    open.probe_at = open.probe_at.max(now.after(hold));
+        let settings = &settings.breaker;
+        let work = &mut self.queues.entry(queue).or_default().work;
+        let mut stats = work.known(now);
+        if work.breaker.outage.is_none() && stats.roll(now) {
+            work.stats = Some(stats.clone());
+        }
+        let (breaker, epoch) = (&work.breaker, BreakerEpoch { transitions: sent, probe });
+        BreakerFacts {
+            state: breaker.state(settings, now),
+            counts: breaker.counts_failure(&stats, epoch, settings, now),
+            counts_hold: breaker.counts_hold(epoch, settings, now),
+            probe_at: breaker.probe_at(settings, now),
+        }
+    }
+
+    pub(super) fn succeeded(&mut self, queue: usize, sent: u64, probe: bool, started_at: Timestamp, retried: bool) {
+        let (settings, now) = (self.settings(queue), self.now);
+        let work = &mut self.queues.entry(queue).or_default().work;
+        if probe {
+            let mut stats = work.known(now);
+            let transitions = work.breaker.transitions;
+            let epoch = BreakerEpoch { transitions: sent, probe };
+            work.breaker.succeed(&mut stats, epoch, started_at, &settings.breaker, now);
+            work.stats = Some(stats);
+            if work.breaker.transitions != transitions {
+                work.begin_epoch();
+            }
+        } else if work.breaker.transitions == sent {
+            work.sums.add(Successes::of(started_at, now, retried));
+            work.last_success = Some(now);
+        }
+    }
+
+    pub(super) fn failed(&mut self, number: usize, sent: u64, probe: bool, first: bool, signal: Signal) {
+        let job = &self.jobs[&number];
+        let Place::Leased(out) = &job.place else { unreachable!("it is out") };
+        let (queue, delivery, started_at, id) = (job.queue, job.progress.deliveries, out.delivery.started_at, job.id);
+        let (settings, now) = (self.settings(queue), self.now);
+        let work = &mut self.queues.entry(queue).or_default().work;
+        let name = JobId::parse(&format!("{id:?}"));
+        work.ids.push((name.clone(), id));
+        let before = work.known(now);
+        let mut stats = before.clone();
+        let epoch = BreakerEpoch { transitions: sent, probe };
+        let ended = EndedDelivery { epoch, job: &name, number: number as u64, delivery, started_at, first };
+        let transitions = work.breaker.transitions;
+        let unit = Rng::new(now.millis() ^ transitions << 40).unit();
+        work.breaker.fail(&mut stats, &ended, signal, &settings.breaker, now, unit);
+        if stats != before {
+            work.stats = Some(stats);
+        }
+        if work.breaker.transitions != transitions {
+            work.begin_epoch();
+        }
+    }
+
+    /// What the sweep does for breakers of work: failures are returned, and buckets end.
+    pub(super) fn look_at_outcomes(&mut self) {
+        let (queues, now): (Vec<usize>, _) = (self.queues.keys().copied().collect(), self.now);
+        for queue in queues {
+            let returned = match self.queues.get_mut(&queue) {
+                Some(queue) => std::mem::take(&mut queue.work.breaker.returned),
+                None => continue,
+            };
+            for failure in returned {
+                self.return_counted(failure.number as usize, failure.delivery, failure.at);
+            }
+            let work = &mut self.queues.entry(queue).or_default().work;
+            let mut stats = work.known(now);
+            if work.breaker.outage.is_none() && (stats.roll(now) || work.stats.is_none() && stats.seen.count > 0) {
+                if stats.usual.is_news(&work.breaker.usual) {
+                    work.breaker.usual = stats.usual.clone();
                 }
+                work.stats = Some(stats);
             }
-            (_, Signal::Hold { hold, .. }) if counts_hold => {
-                breaker.trip(now.after(hold), probe.then_some(id));
-            }
-            (BreakerState::Closed, Signal::Failure { .. }) if current => {
-                breaker.story.push((now, Some(id)));
-                let free = breaker.forced.is_none() && !settings.breaker.disabled;
-                if free && breaker.is_outage(&settings.breaker, now) {
-                    breaker.trip(now.after(wait), None);
+        }
+    }
+
+    fn return_counted(&mut self, number: usize, delivery: u32, at: Timestamp) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&number).filter(|job| job.progress.tries > 0) else { return };
+        let (queue, since) =
+            (job.queue, if let Place::Leased(out) = &job.place { out.delivery.started_at } else { at });
+        let died = job.dead().map(|death| death.reason);
+        match (&mut job.place, died) {
+            (Place::Leased(out), _) => out.delivery.attempt = (out.delivery.attempt - 1).max(1),
+            (Place::Ready(_) | Place::Scheduled(_), _) => job.note(JobEventKind::ReturnedByBreaker, now),
+            (_, Some(DeadReason::Exhausted)) if job.progress.deliveries == delivery => {
+                let key = job.key;
+                let holder = key.and_then(|key| self.keys.get(&(queue, key)));
+                if holder.is_some_and(|holder| holder.job != number && holder.free_at.is_none()) {
+                    return;
                 }
+                if let Some(job) = self.jobs.get_mut(&number) {
+                    job.place = Place::Ready(now);
+                    job.note(JobEventKind::ReturnedByBreaker, now);
+                }
+                self.hold_key(number);
+                self.made_room(queue);
             }
-            (BreakerState::HalfOpen, Signal::Failure { .. } | Signal::Expired) if current && probe => {
-                breaker.trip(now.after(wait), Some(id));
-            }
-            _ => {}
+            _ => return,
+        }
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.progress.tries -= 1;
+            job.progress.uncounted += 1;
+            job.progress.uncounted_since.get_or_insert(since);
         }
     }
 
@@ -223,7 +284,7 @@ impl Model {
         if breaker.forced.is_none() && !settings.disabled {
             let half_open = state == BreakerState::HalfOpen;
             if full && (half_open || breaker.full >= settings.failure_threshold) {
-                breaker.trip(now.after(settings.recovery_timeout), None);
+                breaker.trip(now.after(settings.recovery_timeout));
                 breaker.full = 0;
             } else if half_open {
                 breaker.probe_succeeds(settings);
@@ -246,9 +307,18 @@ impl Model {
 
     /// `forced`: open or closed; none: a reset.
     pub(super) fn set_breaker(&mut self, queue: usize, dead_letters: bool, forced: Option<bool>) -> Answer {
+        let now = self.now;
         let queue = self.queues.entry(queue).or_default();
-        let breaker = if dead_letters { &mut queue.dead_letters } else { &mut queue.work };
-        breaker.set(forced);
+        if dead_letters {
+            queue.dead_letters.set(forced);
+            return Answer::Nothing;
+        }
+        match forced {
+            Some(open) => queue.work.breaker.force(open, String::new(), now),
+            None => queue.work.breaker.reset(now),
+        }
+        queue.work.stats = Some(OutcomeStats::new(queue.work.breaker.usual.clone(), now));
+        queue.work.begin_epoch();
         Answer::Nothing
     }
 }

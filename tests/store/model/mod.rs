@@ -8,7 +8,7 @@ mod outcomes;
 mod work;
 
 use crate::steps::{Op, name};
-pub(crate) use breakers::Breaker;
+pub(crate) use breakers::{Breaker, Work};
 use redrive::domain::{
     Attempt, DeadReason, Delivery, Failure, JobEventKind, Progress, QueueName, Reading, Settings, State, StoreClock,
     Timestamp,
@@ -142,7 +142,7 @@ pub(crate) struct Queue {
     deaths: u64,
     /// Until when, if it has an end; it may be over.
     pub(crate) paused: Option<Option<Timestamp>>,
-    pub(crate) work: Breaker,
+    pub(crate) work: Work,
     /// Of its dead letters.
     pub(crate) dead_letters: Breaker,
 }
@@ -269,7 +269,6 @@ impl Model {
                 }
                 for queue in self.queues.values_mut() {
                     queue.work.restart(self.keeps_outcome_stats);
-                    queue.dead_letters.restart(self.keeps_outcome_stats);
                 }
                 self.clock = StoreClock::start(Some(self.clock.kept()), self.reading);
                 Answer::Nothing

@@ -30,7 +30,8 @@ impl Model {
         };
         let job = self.jobs[&number].clone();
         if let Place::Leased(out) = &job.place {
-            self.succeeded(job.queue, out.transitions, out.delivery.probe);
+            let retried = job.progress.retries > 0;
+            self.succeeded(job.queue, out.transitions, out.delivery.probe, out.delivery.started_at, retried);
         }
         if self.settings(job.queue).completed_retention.is_some() {
             self.complete(number, lease);
@@ -126,16 +127,17 @@ impl Model {
         let Place::Leased(out) = &job.place else { unreachable!("it is out") };
         let settings = self.settings(job.queue);
         let expired = outcome == Outcome::Expired;
+        let breaker = self.breaker_facts(job.queue, out.transitions, out.delivery.probe);
         let leased = Leased {
             delivery: &out.delivery,
             progress: &job.progress,
             policy: None,
             expires_at: job.expires_at,
-            breaker: self.breaker_facts(job.queue, out.transitions, out.delivery.probe),
+            breaker,
         };
         let mut decision = decide(leased, outcome, &settings, self.now, RandomFractions::default());
         let (sent, probe, signal) = (out.transitions, out.delivery.probe, decision.signal.clone());
-        self.failed(job.queue, sent, probe, job.id, signal);
+        self.failed(number, sent, probe, job.progress.tries == 0, signal);
         decision.attempt.breaker = self.work_state(job.queue);
         let place = match decision.next {
             Next::Later { at } | Next::Behind { at } => self.wait(at),
@@ -355,6 +357,7 @@ impl Model {
         self.swept_at = self.now;
         let promoted = self.promote(None);
         self.end_pauses();
+        self.look_at_outcomes();
         let (mut expired, mut dead) = (Vec::new(), Vec::new());
         let mut over: Vec<_> = self
             .jobs

@@ -191,7 +191,7 @@ impl Model {
     pub(super) fn lease(&mut self, number: usize, request: Option<u8>, probe: bool) {
         let queue = self.jobs[&number].queue;
         let duration = self.settings(queue).lease_duration;
-        let transitions = self.queues[&queue].work.transitions;
+        let transitions = self.queues[&queue].work.breaker.transitions;
         let Some(job) = self.jobs.get_mut(&number) else {
             return;
         };
