@@ -3,7 +3,7 @@
 use crate::scene::{Scene, assert_refused};
 use crate::server::{Server, Setup, claim, inner, job, job_of, nack, steady, time, unguarded};
 use crate::shapes::{after, by_all};
-use redrive::domain::{ErrorRule, Matcher, QueueSettings, StatusPattern, Then};
+use redrive::domain::{ErrorRule, Glob, Matcher, QueueSettings, StatusPattern, Then};
 use redrive::grpc::pb;
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -36,13 +36,25 @@ impl Server {
         Ok(reset.breaker.expect("the breaker after the reset"))
     }
 
+    /// Until the open breaker of `q` lets a probe out.
+    async fn pass_to_probe(&self) {
+        let breaker = self.breaker("queue:q").await.unwrap();
+        let (opened, probe) = (breaker.opened_at.unwrap(), breaker.probe_at.unwrap());
+        let nanos = (probe.seconds - opened.seconds) * 1_000_000_000 + i64::from(probe.nanos - opened.nanos);
+        self.pass(Duration::from_nanos(nanos as u64)).await;
+    }
+
     /// Five jobs of `q` fail; `spare` is ready. Says what the last Nack answered.
     pub(crate) async fn trip(&self) -> pb::NackResponse {
         let mut last = None;
         for number in 0..5 {
             self.enqueue(job_of("q", &format!("j{number}"))).await.unwrap();
-            let lease = self.take("q").await.lease;
-            last = Some(self.nack(nack(&lease, "ConnectionRefused")).await.unwrap());
+        }
+        let jobs = self.claim(pb::ClaimRequest { max_jobs: 5, ..claim("q") }).await.unwrap().jobs;
+        // Five failures within a moment may be chance.
+        self.pass(Duration::from_secs(1)).await;
+        for job in jobs {
+            last = Some(self.nack(nack(&job.lease, "ConnectionRefused")).await.unwrap());
         }
         self.enqueue(job_of("q", "spare")).await.unwrap();
         last.expect("five of them")
@@ -56,28 +68,34 @@ async fn an_open_breaker_says_why_and_for_how_long() {
     assert_eq!(last.queue_breaker(), pb::BreakerState::Open);
     assert!(last.attempt_counted, "it was the failure that opened it");
     let idle = server.claim(claim("q")).await.unwrap().idle.remove(0);
-    assert_eq!((idle.reason(), idle.retry_after), (pb::IdleReason::BreakerOpen, time(60, 0)));
+    assert_eq!(idle.reason(), pb::IdleReason::BreakerOpen);
+    let wait = Duration::try_from(idle.retry_after.unwrap()).unwrap();
+    assert!((Duration::from_millis(900)..=Duration::from_millis(1_100)).contains(&wait), "the first probe: {wait:?}");
     let breaker = server.breaker("queue:q").await.unwrap();
     assert_eq!(breaker.state(), pb::BreakerState::Open);
     assert_eq!((breaker.trips, breaker.forced), (1, false));
     assert!(breaker.last_error.starts_with("ConnectionRefused"), "{}", breaker.last_error);
-    let (opened, probe) = (breaker.opened_at.unwrap(), breaker.probe_at.unwrap());
-    assert_eq!(probe.seconds - opened.seconds, 60);
+    assert_eq!((breaker.opened_at, breaker.held_jobs), (breaker.outage_since, 1));
+    let last = breaker.transitions.last().unwrap();
+    assert_eq!((last.state(), last.reason.as_str()), (pb::BreakerState::Open, "ConnectionRefused"));
     let settings = breaker.settings.unwrap();
-    assert_eq!((settings.failure_threshold, settings.recovery_timeout), (5, time(60, 0)));
+    assert_eq!((settings.failure_threshold, settings.recovery_timeout), (5, time(10, 0)));
+    assert_eq!((settings.first_probe, settings.outage_grace, settings.ramp), (time(1, 0), time(86_400, 0), true));
     assert_eq!((settings.half_open_max_calls, settings.success_threshold), (1, 1));
     assert!(!settings.disabled);
     let queues = server.list_queues().await;
     assert_eq!(queues[0].breaker(), pb::BreakerState::Open);
     let waiting = server.get_job("spare").await.unwrap().waiting_because;
-    assert_eq!(waiting, "the queue's breaker is open until 2027-01-15T08:01:00Z, after ConnectionRefused");
+    assert!(waiting.starts_with("the queue's breaker is open until 2027-01-15T08:00:0"), "{waiting}");
+    assert!(waiting.ends_with("after ConnectionRefused"), "{waiting}");
 }
 
 #[tokio::test]
-async fn a_probe_is_marked_and_its_ack_lets_everything_flow() {
+async fn a_probe_is_marked_and_its_ack_lets_the_queue_recover() {
     let server = Server::start().await;
     server.trip().await;
-    server.pass(Duration::from_secs(60)).await;
+    server.enqueue(job_of("q", "other")).await.unwrap();
+    server.pass_to_probe().await;
     let breaker = server.breaker("queue:q").await.unwrap();
     assert_eq!((breaker.state(), breaker.probe_at), (pb::BreakerState::HalfOpen, None));
     let probe = server.take("q").await;
@@ -85,14 +103,35 @@ async fn a_probe_is_marked_and_its_ack_lets_everything_flow() {
     assert!(shown.attempts.last().unwrap().probe);
     assert_eq!(server.breaker("queue:q").await.unwrap().probes_in_flight, 1);
     let idle = server.claim(claim("q")).await.unwrap().idle.remove(0);
-    assert_eq!((idle.reason(), idle.retry_after), (pb::IdleReason::Limited, time(60, 0)));
-    let waiting = server.get_job("j0").await.unwrap().waiting_because;
+    assert_eq!((idle.reason(), idle.retry_after), (pb::IdleReason::Limited, time(10, 0)));
+    let waits = if probe.job_id == "spare" { "j0" } else { "spare" };
+    server.pass(Duration::from_millis(1)).await;
+    let waiting = server.get_job(waits).await.unwrap().waiting_because;
     assert!(waiting.starts_with("the queue's breaker is half open"), "{waiting}");
+    server.pass(Duration::from_millis(20)).await;
     server.ack(&probe.lease).await.unwrap();
     let breaker = server.breaker("queue:q").await.unwrap();
-    assert_eq!((breaker.state(), breaker.opened_at), (pb::BreakerState::Closed, None));
-    let rest = pb::ClaimRequest { max_jobs: 10, ..claim("q") };
-    assert_eq!(server.claim(rest).await.unwrap().jobs.len(), 5);
+    assert_eq!((breaker.state(), breaker.opened_at), (pb::BreakerState::Recovering, None));
+    assert!(breaker.outage_since.is_some() && breaker.load > 0.0 && breaker.load_per_second > 0.0, "{breaker:?}");
+    let rest = || pb::ClaimRequest { max_jobs: 10, ..claim("q") };
+    let first = server.claim(rest()).await.unwrap().jobs;
+    assert_eq!(first.len(), 1, "the backlog is not let out at once");
+    let idle = server.claim(rest()).await.unwrap().idle.remove(0);
+    assert_eq!(idle.reason(), pb::IdleReason::Limited);
+    let waiting = server.list_queues().await;
+    assert_eq!(waiting[0].breaker(), pb::BreakerState::Recovering);
+    // Each that succeeds lets the next one out, and in the end it is closed.
+    server.ack(&first[0].lease).await.unwrap();
+    let mut done = 2;
+    for _ in 0..200 {
+        server.pass(Duration::from_millis(100)).await;
+        for job in server.claim(rest()).await.unwrap().jobs {
+            server.ack(&job.lease).await.unwrap();
+            done += 1;
+        }
+    }
+    assert_eq!(done, 7);
+    assert_eq!(server.breaker("queue:q").await.unwrap().state(), pb::BreakerState::Closed);
 }
 
 #[tokio::test]
@@ -101,13 +140,13 @@ async fn a_probe_that_fails_is_not_counted_and_never_the_last_attempt() {
     let one_shot = pb::RetryPolicy { max_retries: Some(0), ..Default::default() };
     let urgent = pb::EnqueueRequest {
         priority: 1,
-        start: after(time(60, 0)),
+        start: after(time(2, 0)),
         retry_policy: Some(one_shot),
         ..job_of("q", "one-shot")
     };
     server.enqueue(urgent).await.unwrap();
     server.trip().await;
-    server.pass(Duration::from_secs(60)).await;
+    server.pass(Duration::from_secs(2)).await;
     let probe = server.take("q").await;
     assert_eq!((probe.job_id.as_str(), probe.is_last_attempt), ("one-shot", false));
     let answer = server.nack(nack(&probe.lease, "ConnectionRefused")).await.unwrap();
@@ -123,19 +162,20 @@ async fn a_probe_that_fails_is_not_counted_and_never_the_last_attempt() {
 #[tokio::test]
 async fn a_waiting_worker_gets_the_probe_when_its_time_comes() {
     let mut queue = steady(Duration::from_secs(10));
-    queue.breaker.failure_threshold = 1;
+    let hold = Matcher { error_type: Some(Glob::new("E")), ..Matcher::default() };
+    queue.rules = vec![ErrorRule::at(0, hold, Then::Hold)];
     queue.breaker.recovery_timeout = Duration::from_millis(150);
     let setup = Setup { defaults: queue, real_time: true, ..Setup::default() };
     let server = Server::with(setup).await;
     server.enqueue(job_of("q", "first")).await.unwrap();
     let lease = server.take("q").await.lease;
-    server.enqueue(job_of("q", "second")).await.unwrap();
+    server.enqueue(pb::EnqueueRequest { priority: 1, ..job_of("q", "second") }).await.unwrap();
     let answer = server.nack(nack(&lease, "E")).await.unwrap();
     assert_eq!(answer.queue_breaker(), pb::BreakerState::Open);
     let probe = server.claim(waiting("q")).await.unwrap().jobs.remove(0);
     assert_eq!(probe.job_id, "second");
     // And the next one waits for the probe's outcome.
-    server.enqueue(job_of("q", "third")).await.unwrap();
+    server.enqueue(pb::EnqueueRequest { priority: 1, ..job_of("q", "third") }).await.unwrap();
     let (next, acked) = tokio::join!(server.claim(waiting("q")), server.ack(&probe.lease));
     acked.unwrap();
     assert_eq!(next.unwrap().jobs[0].job_id, "third");

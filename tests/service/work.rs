@@ -388,14 +388,16 @@ async fn a_breaker_holds_a_stream_back_as_it_holds_claims() {
     queue.breaker.failure_threshold = 1;
     let server = Server::with(Setup { defaults: queue, ..Setup::default() }).await;
     fill(&server, 3).await;
+    // The failure comes a second after the delivery.
     let mut worker = Worker::start(&server, hello("q"), 1).await;
     let lease = worker.jobs().await.remove(0).lease;
+    server.pass(Duration::from_secs(1)).await;
     let nacks = vec![nack(&lease, "E")];
     let settle = Some(pb::SettleRequest { nacks, ..Default::default() });
     worker.says(pb::WorkRequest { settle, ..credit(5) }).await;
     let held = worker.hears().await.unwrap().unwrap();
     assert_eq!(held.idle[0].reason(), pb::IdleReason::BreakerOpen);
-    server.pass(Duration::from_secs(60)).await;
+    server.pass(Duration::from_secs(2)).await;
     assert_eq!(worker.jobs().await.len(), 1, "one probe");
 }
 

@@ -63,13 +63,13 @@ async fn a_job_of_its_own_mind() {
     let critical = pb::EnqueueRequest { retry_policy: Some(own), ..job_of("q", "critical") };
     server.enqueue(critical).await.unwrap();
     for (retry, seconds) in (0..).zip([30, 60, 120, 240, 480]) {
-        let retried = fail(&server, "q", error("Timeout")).await;
+        let retried = fail(&server, "q", error("SmtpError")).await;
         assert_eq!(retried.retries_left, 5 - retry);
         let delay = long(retried.delay);
         assert!((seconds * 800..=seconds * 1_200).contains(&delay), "{delay}");
         server.pass(Duration::from_millis(delay as u64 + 1)).await;
     }
-    let failed = fail(&server, "q", error("Timeout")).await;
+    let failed = fail(&server, "q", error("SmtpError")).await;
     assert_eq!((failed.attempt, failed.dead_reason()), (6, pb::DeadReason::Exhausted));
 }
 
