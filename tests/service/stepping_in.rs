@@ -15,7 +15,7 @@ async fn cancel(server: &Server, id: &str, queue: &str) -> Result<bool, Status> 
 }
 
 async fn run_now(server: &Server, id: &str, queue: &str) -> Result<(), Status> {
-    let request = pb::RunJobNowRequest { job_id: id.into(), queue: queue.into() };
+    let request = pb::RunJobNowRequest { job_id: id.into(), queue: queue.into(), reason: "in a hurry".into() };
     inner(server.admin().run_job_now(request).await).map(|_| ())
 }
 
@@ -38,7 +38,12 @@ async fn the_worker_of_a_running_job_learns_of_it_by_extend() {
     let scene = Scene::set().await;
     let server = &scene.server;
     assert!(!cancel(server, "running", "").await.unwrap(), "it is with its worker");
-    assert!(server.get_job("running").await.unwrap().cancel_requested);
+    let info = server.get_job("running").await.unwrap();
+    assert!(info.cancel_requested);
+    assert_eq!(
+        (info.events[0].kind(), info.events[0].reason.as_str()),
+        (pb::JobEventKind::CancelRequested, "a mistake")
+    );
     assert!(server.extend(extend(&scene.lease)).await.unwrap().cancel_requested);
     let nacked = server.nack(nack(&scene.lease, "Stopped")).await.unwrap();
     assert_eq!(nacked.outcome(), pb::NackOutcome::Cancelled);
@@ -68,6 +73,9 @@ async fn a_job_runs_before_its_time() {
     run_now(server, "later", "q").await.unwrap();
     let info = server.get_job("later").await.unwrap();
     assert_eq!((info.state(), info.run_at), (pb::JobState::Ready, None));
+    let [event] = &info.events[..] else { panic!("{:?}", info.events) };
+    assert_eq!((event.kind(), event.reason.as_str()), (pb::JobEventKind::RunNow, "in a hurry"));
+    assert!(event.time.is_some() && event.by.is_empty() && event.detail.starts_with("it was due at"), "{event:?}");
     let job = server.take("q").await;
     assert_eq!((job.job_id.as_str(), job.attempt), ("later", 1));
     server.nack(nack(&job.lease, "Timeout")).await.unwrap();
@@ -115,6 +123,9 @@ async fn what_cannot_be_done_to_a_job_is_refused_and_leaves_no_mark() {
     scene.refuses_fields(run_now(server, &long, "a b"), &["job_id", "queue"]).await;
     let wordy = pb::CancelJobRequest { job_id: "waiting".into(), reason: "x".repeat(1_025), ..Default::default() };
     let call = async { inner(server.admin().cancel_job(wordy).await) };
+    scene.refuses_fields(call, &["reason"]).await;
+    let wordy = pb::RunJobNowRequest { job_id: "later".into(), reason: "x".repeat(1_025), ..Default::default() };
+    let call = async { inner(server.admin().run_job_now(wordy).await) };
     scene.refuses_fields(call, &["reason"]).await;
     scene.still_works().await;
 }

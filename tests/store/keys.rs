@@ -206,6 +206,18 @@ store_test! {
 }
 
 store_test! {
+    async fn jobs_of_one_call_see_those_that_it_replaced_before_them(h) {
+        h.enqueue(job("q").id("x").key("k")).await;
+        let first = job("q").id("x");
+        let jobs = vec![first.clone(), replacing(job("q").key("k").delay(HOUR)), first];
+        let answers = h.enqueue_all(jobs).await.into_iter().map(|it| it.map(|it| (it.outcome, it.state)));
+        let (existing, replaced) = (EnqueueOutcome::Existing, EnqueueOutcome::Replaced);
+        let expected = [(existing, State::Ready), (replaced, State::Scheduled), (existing, State::Scheduled)];
+        assert_eq!(answers.collect::<Vec<_>>(), expected.map(Ok));
+    }
+}
+
+store_test! {
     async fn a_job_may_say_how_long_its_key_is_held(h) {
         let of = |ttl| NewJob { key_ttl: Some(ttl), ..job("q").key("k") };
         for (ttl, held) in [(seconds(10), false), (2 * HOUR, true)] {

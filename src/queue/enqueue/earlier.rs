@@ -36,20 +36,27 @@ impl<S: Storage> Adding<'_, '_, S> {
                 _ => {}
             }
         }
-        let (mut left, mut earlier) = (Vec::with_capacity(items.len()), Vec::new());
+        let (mut left, mut earlier, mut replaced) = (Vec::with_capacity(items.len()), Vec::new(), false);
         for (at, mut item) in items.into_iter().enumerate() {
-            let Some(taken) = found.remove(&at) else {
+            // What the fences found may be of a job that was replaced since.
+            let Some(taken) = found.remove(&at).filter(|_| !replaced) else {
                 left.push(item);
                 continue;
             };
+            if item.on_conflict == OnConflict::ReplaceWaiting {
+                self.answer_earlier(std::mem::take(&mut earlier)).await?;
+            }
             match self.decide(&mut item, taken).await? {
-                Decision::Answer(answer) => self.answers[item.at] = Some(answer),
+                Decision::Answer(answer) => {
+                    replaced = matches!(answer, Ok(Enqueued { outcome: EnqueueOutcome::Replaced, .. }));
+                    self.answers[item.at] = Some(answer);
+                }
                 Decision::Earlier(other) => earlier.push((item.at, other)),
                 Decision::TryAgain => left.push(item),
             }
         }
         self.answer_earlier(earlier).await?;
-        if let (Some(depth), Some(limit)) = (depth, self.limit) {
+        if let (Some(depth), Some(limit), false) = (depth, self.limit, replaced) {
             let room = usize::try_from(limit.saturating_sub(depth)).unwrap_or(usize::MAX);
             for item in left.drain(room.min(left.len())..) {
                 self.answers[item.at] = Some(Err(Refusal::QueueFull { limit }));
