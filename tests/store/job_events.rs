@@ -227,7 +227,7 @@ store_test! {
         h.claim("q").await;
         let first = h.now();
         h.advance(SECOND);
-        h.try_claim(claim_of(&["q", "not there"], 1)).await;
+        h.try_claim(claim_of(&["q", "not-there"], 1)).await;
         assert_eq!(last("q").await, Some(h.now()), "whatever it got");
         h.advance(SECOND);
         h.pause("q", None).await.unwrap();

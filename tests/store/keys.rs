@@ -208,12 +208,15 @@ store_test! {
 store_test! {
     async fn jobs_of_one_call_see_those_that_it_replaced_before_them(h) {
         h.enqueue(job("q").id("x").key("k")).await;
-        let first = job("q").id("x");
-        let jobs = vec![first.clone(), replacing(job("q").key("k").delay(HOUR)), first];
-        let answers = h.enqueue_all(jobs).await.into_iter().map(|it| it.map(|it| (it.outcome, it.state)));
+        let (same, newer) = (job("q").id("x"), replacing(job("q").key("k")));
         let (existing, replaced) = (EnqueueOutcome::Existing, EnqueueOutcome::Replaced);
-        let expected = [(existing, State::Ready), (replaced, State::Scheduled), (existing, State::Scheduled)];
-        assert_eq!(answers.collect::<Vec<_>>(), expected.map(Ok));
+        for (jobs, expected) in [
+            (vec![same.clone(), newer.clone().delay(HOUR)], [(existing, State::Ready), (replaced, State::Scheduled)]),
+            (vec![newer.delay(2 * HOUR), same], [(replaced, State::Scheduled), (existing, State::Scheduled)]),
+        ] {
+            let answers = h.enqueue_all(jobs).await.into_iter().map(|it| it.map(|it| (it.outcome, it.state)));
+            assert_eq!(answers.collect::<Vec<_>>(), expected.map(Ok));
+        }
     }
 }
 
