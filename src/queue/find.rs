@@ -89,10 +89,18 @@ pub(crate) fn has_id(job: &Bytes, id: &JobId) -> Result<bool> {
 pub(crate) async fn find_one<S: Reads>(
     store: &mut S, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<(Named, Located)> {
-    let named = find_job(store, id, queue).await?;
-    let named = only(id, queue, named, |named| &named.queue)?;
-    let located = locate(store, &named.queue, named.number).await?;
-    Ok(located.map(|located| (named, located)).ok_or_else(|| not_found(id, queue))?)
+    let mut before = None;
+    loop {
+        let named = find_job(store, id, queue).await?;
+        let named = only(id, queue, named, |named| &named.queue)?;
+        if let Some(located) = locate(store, &named.queue, named.number).await? {
+            return Ok((named, located));
+        }
+        // Meanwhile another job may have got its id.
+        if before.replace(named.clone()) == Some(named) {
+            return Err(not_found(id, queue).into());
+        }
+    }
 }
 
 /// The one of them, where a call means one job.

@@ -2,7 +2,7 @@
 
 use super::{Adding, Answer, item::Item};
 use crate::domain::{JobId, OnConflict, Sameness, State};
-use crate::queue::answers::ask_record;
+use crate::queue::answers::{ask, ask_record, by_name};
 use crate::queue::find::{self, Located};
 use crate::queue::records;
 use crate::queue::refusal::Refusal;
@@ -44,18 +44,18 @@ impl<S: Storage> Adding<'_, '_, S> {
                 continue;
             };
             if item.on_conflict == OnConflict::ReplaceWaiting {
-                self.answer_earlier(std::mem::take(&mut earlier)).await?;
+                self.answer_earlier(std::mem::take(&mut earlier), &mut left).await?;
             }
             match self.decide(&mut item, taken).await? {
                 Decision::Answer(answer) => {
                     replaced = matches!(answer, Ok(Enqueued { outcome: EnqueueOutcome::Replaced, .. }));
                     self.answers[item.at] = Some(answer);
                 }
-                Decision::Earlier(other) => earlier.push((item.at, other)),
+                Decision::Earlier(other) => earlier.push((item, other)),
                 Decision::TryAgain => left.push(item),
             }
         }
-        self.answer_earlier(earlier).await?;
+        self.answer_earlier(earlier, &mut left).await?;
         if let (Some(depth), Some(limit), false) = (depth, self.limit, replaced) {
             let room = usize::try_from(limit.saturating_sub(depth)).unwrap_or(usize::MAX);
             for item in left.drain(room.min(left.len())..) {
@@ -142,16 +142,21 @@ impl<S: Storage> Adding<'_, '_, S> {
         Ok(spec.map(|spec| spec.sameness()))
     }
 
-    /// The answers of those that are there already: `(place in the call, the earlier job)`.
-    async fn answer_earlier(&mut self, earlier: Vec<(usize, Earlier)>) -> Result<()> {
+    /// The answers of those that are there already, with the earlier jobs. Those that are about a job that is gone by now
+    /// come back in `left`.
+    async fn answer_earlier(&mut self, earlier: Vec<(Item, Earlier)>, left: &mut Vec<Item>) -> Result<()> {
         if earlier.is_empty() {
             return Ok(());
         }
         let numbers: Vec<_> = earlier.iter().map(|(_, earlier)| earlier.number).collect();
         let mut located = find::locate_all(self.store, &self.queue, &numbers).await?.into_iter();
-        for (at, earlier) in earlier {
+        for (item, earlier) in earlier {
             // A key may outlive its job.
             let located = located.next().flatten();
+            if located.is_none() && self.is_stale(&item, &earlier).await? {
+                left.push(item);
+                continue;
+            }
             let state = located.as_ref().map_or(State::Completed, |located| find::state_of(located.index));
             // When it became or becomes ready, while it waits.
             let run_at = match located {
@@ -160,9 +165,19 @@ impl<S: Storage> Adding<'_, '_, S> {
                 }
                 _ => None,
             };
-            self.answers[at] = Some(Ok(Enqueued { id: earlier.id, outcome: EnqueueOutcome::Existing, state, run_at }));
+            let answer = Enqueued { id: earlier.id, outcome: EnqueueOutcome::Existing, state, run_at };
+            self.answers[item.at] = Some(Ok(answer));
         }
         Ok(())
+    }
+
+    /// Neither id nor key lead to this job any more, which is not there.
+    async fn is_stale(&mut self, item: &Item, earlier: &Earlier) -> Result<bool> {
+        let mut reads = vec![by_name(Table::Id, earlier.id.to_string())];
+        reads.extend(item.spec.key.as_deref().map(|key| by_name(Table::Key, key)));
+        let owner = records::owner(earlier.number);
+        let mut found = ask(self.store, &self.queue, &reads).await?;
+        Ok(!reads.iter().any(|_| found.record().is_some_and(|record| record.starts_with(&owner))))
     }
 }
 
