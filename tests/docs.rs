@@ -29,6 +29,7 @@ const CHANGING: [&str; 17] = [
     "explanation",
     "startedAt",
     "endedAt",
+    "time",
     "firstFailedAt",
     "lastFailedAt",
     "diedAt",
