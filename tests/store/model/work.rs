@@ -19,21 +19,21 @@ impl Model {
         let by_id = new.id.and_then(|id| self.find(new.queue, Id::Own(id)));
         let ended = new.id.and_then(|id| self.ended_id(new.queue, Id::Own(id)));
         let rejects = new.on_conflict == OnConflict::RejectDifferent;
-        let body_of_id = by_id.map(|number| self.jobs[&number].body).or(ended.map(|ended| ended.body));
+        let body_of_id = by_id.map(|number| self.jobs[&number].body).or_else(|| ended.map(|ended| ended.body));
         if rejects && body_of_id.is_some_and(|body| body != new.body) {
             return Err(Refusal::IdTaken);
         }
         if rejects && holder.is_some_and(|holder| holder.body != new.body) {
             return Err(Refusal::KeyTaken);
         }
-        let job_of_id = by_id.or(ended.map(|ended| ended.job));
+        let job_of_id = by_id.or_else(|| ended.map(|ended| ended.job));
         if let Some(holder) = holder
             && new.id.is_some_and(|id| job_of_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id)
         {
             return Err(Refusal::IdAndKeyDiffer);
         }
         let gone = holder.filter(|holder| holder.free_at.is_some()).map(|holder| holder.id);
-        if let Some(id) = gone.or(ended.and(new.id.map(Id::Own))) {
+        if let Some(id) = gone.or_else(|| ended.and_then(|_| new.id.map(Id::Own))) {
             return Ok(Added { id, outcome: EnqueueOutcome::Existing, state: State::Completed, run_at: None });
         }
         if let Some(number) = holder.map(|holder| holder.job).or(by_id) {
