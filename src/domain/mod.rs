@@ -12,6 +12,7 @@ mod job;
 mod lease;
 mod limits;
 mod macros;
+mod near_miss;
 mod pause;
 mod policy;
 mod presets;
@@ -27,5 +28,6 @@ pub(crate) use macros::with_defaults;
 
 pub use self::{
     backoff::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*,
-    pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*, time::*,
+    near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*,
+    store_clock::*, time::*,
 };

@@ -98,10 +98,17 @@ pub(crate) fn has_id(job: &Bytes, id: &JobId) -> Result<bool> {
 pub(crate) async fn find_one<S: Reads>(
     store: &mut S, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<(Named, Located)> {
-    let named = find_job(store, id, queue).await?;
-    let named = only(id, queue, named, |named| &named.queue)?;
-    let located = locate(store, &named.queue, named.number).await?;
-    Ok(located.map(|located| (named, located)).ok_or_else(|| not_found(id, queue))?)
+    let mut before = None;
+    loop {
+        let named = find_job(store, id, queue).await?;
+        let named = only(id, queue, named, |named| &named.queue)?;
+        match locate(store, &named.queue, named.number).await? {
+            Some(located) => return Ok((named, located)),
+            // A job that was replaced meanwhile has another number.
+            None if before.replace(named.number) == Some(named.number) => return Err(not_found(id, queue).into()),
+            None => {}
+        }
+    }
 }
 
 /// The one of them, where a call means one job.

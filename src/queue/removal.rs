@@ -147,7 +147,7 @@ pub(crate) async fn remove_jobs<S: Reads>(
         let number = job.number;
         if job.damaged {
             // Every id and key of the queue is looked at.
-            job.traits |= flag::BODY;
+            job.traits |= flag::BODY | flag::LOOK;
             job.ids = owned(store, queue, Table::Id, number).await?.into_iter().map(|(id, _)| id).collect();
             if job.has_key {
                 job.keys = owned(store, queue, Table::Key, number).await?;

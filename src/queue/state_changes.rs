@@ -18,7 +18,7 @@ use super::records::{self, DeadRecord, History, KeyRecord, Whereabouts};
 use super::requests::expiry;
 use super::select::DeadEntry;
 pub(crate) use super::views::Total;
-use crate::domain::{Attempt, DeadReason, Failure, JobId, QueueName, Timestamp};
+use crate::domain::{Attempt, DeadReason, Failure, JobEvent, JobId, Progress, QueueName, Timestamp};
 use crate::queue::Totals;
 use crate::store::Result;
 use crate::store::storage::{
@@ -42,16 +42,21 @@ pub(crate) const ID_HELD: Duration = Duration::from_secs(600);
 pub(crate) const FIRST_FAILURE: u8 = 0;
 pub(crate) const LAST_FAILURE: u8 = 1;
 
-/// Where the n-th attempt stands: the first ten stay, the last forty take turns.
+/// Where the n-th attempt or event stands: the first ten stay, the last forty take turns.
 pub(crate) fn attempt_part(n: u32) -> u8 {
     let part = if n <= FIRST_ATTEMPTS { n } else { FIRST_ATTEMPTS + 1 + (n - FIRST_ATTEMPTS - 1) % LAST_ATTEMPTS };
     part as u8
 }
 
-/// The attempts that are kept of so many, in order.
+/// The attempts or events that are kept of so many, in order.
 pub(crate) fn kept_attempts(recorded: u32) -> impl Iterator<Item = u32> {
     let last = recorded.saturating_sub(LAST_ATTEMPTS) + 1;
     (1..=recorded.min(FIRST_ATTEMPTS)).chain(last.max(FIRST_ATTEMPTS + 1)..=recorded)
+}
+
+/// Where those of so many events stand that stay when the next one is written.
+pub(crate) fn kept_before_next(events: u32) -> impl Iterator<Item = u8> {
+    kept_attempts(events + 1).filter(move |n| *n <= events).map(attempt_part)
 }
 
 /// A batch in the making: removals stand first, counters last.
@@ -207,6 +212,19 @@ impl Changes {
         }
     }
 
+    /// Writes what was done to a job; its history, with what is counted here, is the caller's.
+    pub(crate) fn record_event(&mut self, number: u64, progress: &mut Progress, event: &JobEvent) {
+        progress.events += 1;
+        self.put(Table::Event, RecordKey::Part(number, attempt_part(progress.events)), records::event(event));
+    }
+
+    /// The same where a worker was asked to end the job. [`LeaseFacts::progress`] has counted it.
+    pub(crate) fn record_cancel_request(&mut self, facts: &LeaseFacts) {
+        if let Some(event) = &facts.lease.tail.cancel_requested {
+            self.record_event(facts.job.number, &mut facts.job.progress(), event);
+        }
+    }
+
     // ---- dead letters ----
 
     /// DEAD, from any state; its place before has been given up. `failure`: of the delivery that ended with this.
@@ -278,6 +296,9 @@ impl Changes {
             self.delete(Table::History, key());
             self.removals.push(Write::DeleteParts(Table::Attempt, number));
             self.removals.push(Write::DeleteParts(Table::Failure, number));
+            if traits & flag::LOOK != 0 {
+                self.removals.push(Write::DeleteParts(Table::Event, number));
+            }
         }
     }
 
@@ -366,6 +387,7 @@ impl Changes {
             progress.checkpoint.clone_from(&facts.lease.tail.checkpoint);
         }
         self.record_attempt(job, progress.recorded, &attempt);
+        self.record_cancel_request(facts);
         let mut history = job.next_history(progress);
         (history.whereabouts, history.at) = (Whereabouts::Completed, now);
         history.nonce = facts.lease.lease.nonce;

@@ -100,6 +100,7 @@ async fn serve<H: Host>(
 
     let sweeper = tokio::spawn(service.clone().run_sweeper());
     let reminder = tokio::spawn(service.clone().run_reminder());
+    let claims = tokio::spawn(service.clone().run_claim_watch());
     let (stopping, mut stopped) = watch::channel(false);
     let stop = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -122,6 +123,7 @@ async fn serve<H: Host>(
     let ended = stop::when_told(server, sweeper, signal, begin, timeout).await;
     reloads.abort();
     reminder.abort();
+    claims.abort();
     service.queues().close().await;
     tracing::info!("stopped");
     ended

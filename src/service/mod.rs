@@ -7,6 +7,7 @@ mod operator;
 mod reminder;
 mod round_robin;
 mod sweeper;
+mod unclaimed;
 mod waiters;
 mod work;
 
@@ -15,6 +16,7 @@ pub use explain::{ExplainRequest, Explained, ExplainedDelay};
 pub use log::EventLog;
 pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
+pub use unclaimed::{Unclaimed, UnclaimedQueues};
 pub use waiters::{Waiter, Waiters};
 pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply};
 

@@ -238,6 +238,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         completed_at: None,
         result: Bytes::new(),
         attempts: Vec::new(),
+        events: Vec::new(),
         last_failure: None,
         ahead: None,
         pause: None,

@@ -29,6 +29,7 @@ mod filters;
 mod footprint;
 mod history;
 mod import;
+mod job_events;
 mod keys;
 mod killed;
 mod list;

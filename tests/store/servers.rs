@@ -254,7 +254,7 @@ fn the_server_that_a_worker_talks_to_hears_of_a_cancellation_by_another() {
         let id = a.enqueue(job("q")).await;
         b.hears_of("q").await;
         let lease = b.claim("q", 1).await[0].delivery.lease.clone();
-        a.store.cancel(id, None).await.unwrap();
+        a.store.cancel(id, None, String::new()).await.unwrap();
         let received = b.cancels.wait_for(|received| received.as_ref() == Some(&lease));
         tokio::time::timeout(PATIENCE, received).await.expect("in time").expect("the event comes");
     });

@@ -246,16 +246,16 @@ impl<S: Storage> Call<'_, '_, S> {
                 remove_letters(self.store, queue, &letters, IdsAfter::Held(now), changes).await?;
                 self.cx.due(queue, now.after(ID_HELD));
             }
-            Action::Requeue { keep_attempts } => {
-                let ready = ToReady { queue, keep_attempts, now };
+            Action::Requeue { keep_attempts, reason } => {
+                let ready = ToReady { queue, keep_attempts, reason, now };
                 for (Candidate { facts, spec, .. }, obstacle) in chosen {
                     let Some(spec) = spec else { continue };
                     ready.put_back(facts, spec, obstacle.key.as_ref(), self.cx, changes);
                 }
             }
-            Action::Move { to, keep_attempts } => {
+            Action::Move { to, keep_attempts, reason } => {
                 let letters: Vec<_> = chosen.iter().map(|(candidate, _)| candidate.facts.letter).collect();
-                cross_queue::begin(self.cx, queue, &letters, to, keep_attempts, now, changes);
+                cross_queue::begin(self.cx, queue, &letters, (to, keep_attempts, reason), now, changes);
             }
         }
         Ok((decided, passed))

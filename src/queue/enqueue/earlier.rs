@@ -2,7 +2,7 @@
 
 use super::{Adding, Answer, item::Item};
 use crate::domain::{JobId, OnConflict, Sameness, State};
-use crate::queue::answers::{ask, ask_record};
+use crate::queue::answers::{ask, ask_record, by_name};
 use crate::queue::find::{self, Located};
 use crate::queue::records;
 use crate::queue::refusal::Refusal;
@@ -45,7 +45,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             };
             if item.on_conflict == OnConflict::ReplaceWaiting {
                 // It may replace one of those that others are to be answered with.
-                self.answer_earlier(std::mem::take(&mut earlier)).await?;
+                left.extend(self.answer_earlier(std::mem::take(&mut earlier)).await?);
             }
             if replaced.iter().any(|number| taken.is_of(*number, &item)) {
                 left.push(item);
@@ -53,7 +53,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             }
             match self.decide(&mut item, taken).await? {
                 Decision::Answer(answer) => self.answers[item.at] = Some(answer),
-                Decision::Earlier(other) => earlier.push((item.at, other)),
+                Decision::Earlier(other) => earlier.push((item, other)),
                 Decision::Replaced(number, answer) => {
                     replaced.push(number);
                     self.answers[item.at] = Some(answer);
@@ -61,7 +61,7 @@ impl<S: Storage> Adding<'_, '_, S> {
                 Decision::TryAgain => left.push(item),
             }
         }
-        self.answer_earlier(earlier).await?;
+        left.extend(self.answer_earlier(earlier).await?);
         if let (Some(depth), Some(limit)) = (depth, self.limit) {
             let room = usize::try_from(limit.saturating_sub(depth)).unwrap_or(usize::MAX);
             for item in left.drain(room.min(left.len())..) {
@@ -162,16 +162,22 @@ impl<S: Storage> Adding<'_, '_, S> {
         Ok(spec.map(|spec| spec.sameness()))
     }
 
-    /// The answers of those that are there already: `(place in the call, the earlier job)`.
-    async fn answer_earlier(&mut self, earlier: Vec<(usize, Earlier)>) -> Result<()> {
+    /// Answers those that are there already, each with the earlier job. Those whose earlier job was removed or replaced meanwhile
+    /// come back.
+    async fn answer_earlier(&mut self, earlier: Vec<(Item, Earlier)>) -> Result<Vec<Item>> {
+        let mut again = Vec::new();
         if earlier.is_empty() {
-            return Ok(());
+            return Ok(again);
         }
         let numbers: Vec<_> = earlier.iter().map(|(_, earlier)| earlier.number).collect();
         let mut located = find::locate_all(self.store, &self.queue, &numbers).await?.into_iter();
-        for (at, earlier) in earlier {
+        for (item, earlier) in earlier {
             // A key or an own id may outlive its job.
             let located = located.next().flatten();
+            if located.is_none() && !self.is_named(&item, &earlier).await? {
+                again.push(item);
+                continue;
+            }
             let state = located.as_ref().map_or(State::Completed, |located| find::state_of(located.index));
             // When it became or becomes ready, while it waits.
             let run_at = match located {
@@ -180,9 +186,20 @@ impl<S: Storage> Adding<'_, '_, S> {
                 }
                 _ => None,
             };
-            self.answers[at] = Some(Ok(Enqueued { id: earlier.id, outcome: EnqueueOutcome::Existing, state, run_at }));
+            let outcome = EnqueueOutcome::Existing;
+            self.answers[item.at] = Some(Ok(Enqueued { id: earlier.id, outcome, state, run_at }));
         }
-        Ok(())
+        Ok(again)
+    }
+
+    /// Its id or key still names this job, which is done; otherwise it was removed or replaced a moment ago.
+    async fn is_named(&mut self, item: &Item, earlier: &Earlier) -> Result<bool> {
+        let key = item.spec.key.clone().unwrap_or_default();
+        let reads = [by_name(Table::Id, earlier.id.to_string()), by_name(Table::Key, key)];
+        let mut found = ask(self.store, &self.queue, &reads).await?;
+        let (by_id, by_key) = (found.parse(records::read_id)?, found.parse(records::read_key)?);
+        let numbers = [by_id.map(|id| id.number), by_key.map(|key| key.number)];
+        Ok(numbers.contains(&Some(earlier.number)))
     }
 }
 

@@ -154,6 +154,9 @@ impl<'a> Plan<'a> {
             let part = RecordKey::Part(number, attempt_part(n));
             self.changes.put(Table::Attempt, part, record);
         }
+        for (n, event) in (1..).zip(&job.events) {
+            self.changes.put(Table::Event, RecordKey::Part(number, n), records::event(event));
+        }
         let (first, last) = failures(job);
         for (part, failure) in [(FIRST_FAILURE, first), (LAST_FAILURE, last)] {
             if let Some(failure) = failure {
@@ -232,8 +235,10 @@ impl<'a> Plan<'a> {
 fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
     let deliveries = job.progress.deliveries;
     let last = job.attempts.last().filter(|attempt| attempt.delivery == deliveries);
+    // At most as many as are kept, one after the other.
+    let events = job.events.len() as u32;
     History {
-        progress: job.progress.clone(),
+        progress: Progress { events, ..job.progress.clone() },
         whereabouts,
         rank: records::rank(job.spec.priority),
         at,

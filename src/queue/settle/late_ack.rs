@@ -2,7 +2,7 @@
 //! delivered again.
 
 use super::AckAnswer;
-use crate::domain::{Attempt, Next, QueueSettings};
+use crate::domain::{Attempt, JobEvent, JobEventKind, Next, QueueSettings};
 use crate::queue::answers::{ask, ask_if_there, ask_record, numbered};
 use crate::queue::bulk;
 use crate::queue::context::CallContext;
@@ -112,6 +112,8 @@ fn write_end(
     (history.whereabouts, history.at) = (Whereabouts::Completed, now);
     let part = RecordKey::Part(number, attempt_part(history.progress.recorded));
     changes.put(Table::Attempt, part, records::attempt_with(&attempt, attempt.failure.as_ref()));
+    let event = JobEvent::new(now, JobEventKind::AckedAfterLease, "", attempt.explanation);
+    changes.record_event(number, &mut history.progress, &event);
     changes.put(Table::History, RecordKey::Number(number), records::history(&history));
     changes.insert(Index::Completed, Entry::number(now.millis(), number));
     if !ack.result.is_empty() {

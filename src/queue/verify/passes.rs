@@ -21,10 +21,11 @@ const PARTS_MAX: u64 = 1 << 8;
 const FIRST_LOOK: [Table; 3] = [Table::Job, Table::History, Table::Lease];
 
 /// The tables but `Job` and those of the queue itself, and how progress names them.
-pub(super) const TABLES: [(Table, &str); 11] = [
+pub(super) const TABLES: [(Table, &str); 12] = [
     (Table::Body, "bodies"),
     (Table::History, "histories"),
     (Table::Attempt, "attempts"),
+    (Table::Event, "events"),
     (Table::Failure, "failures"),
     (Table::Lease, "leases"),
     (Table::Dead, "dead letters"),

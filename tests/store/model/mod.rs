@@ -10,7 +10,8 @@ mod work;
 use crate::steps::{Op, name};
 pub(crate) use breakers::Breaker;
 use redrive::domain::{
-    Attempt, DeadReason, Delivery, Failure, Progress, QueueName, Reading, Settings, State, StoreClock, Timestamp,
+    Attempt, DeadReason, Delivery, Failure, JobEventKind, Progress, QueueName, Reading, Settings, State, StoreClock,
+    Timestamp,
 };
 use redrive::env::{Clock, ManualClock};
 use redrive::queue::EnqueueOutcome;
@@ -40,6 +41,8 @@ pub(crate) struct Job {
     pub(crate) progress: Progress,
     pub(crate) last_attempt: Option<Attempt>,
     pub(crate) last_failure: Option<Failure>,
+    /// All that there were.
+    pub(crate) events: Vec<(JobEventKind, Timestamp)>,
     /// Of the lease that completed it.
     pub(crate) result: Option<usize>,
 }
@@ -74,6 +77,17 @@ pub(crate) struct Death {
 }
 
 impl Job {
+    fn note(&mut self, kind: JobEventKind, now: Timestamp) {
+        self.progress.events += 1;
+        self.events.push((kind, now));
+    }
+
+    /// The first 10 and the last 40.
+    pub(crate) fn kept_events(&self) -> Vec<(JobEventKind, Timestamp)> {
+        let last = self.events.len().saturating_sub(40).max(10);
+        self.events.iter().take(10).chain(self.events.iter().skip(last)).copied().collect()
+    }
+
     pub(crate) fn state(&self) -> State {
         match self.place {
             Place::Ready(_) => State::Ready,

@@ -2,7 +2,9 @@
 
 use super::{Answer, Death, Id, Job, Model, Place};
 use crate::steps::{Pick, name};
-use redrive::domain::{Attempt, AttemptStatus, DeadReason, Glob, Leased, Next, Outcome, RandomFractions, decide};
+use redrive::domain::{
+    Attempt, AttemptStatus, DeadReason, Glob, JobEventKind, Leased, Next, Outcome, RandomFractions, decide,
+};
 use redrive::queue::Refusal;
 use redrive::queue::{Acked, Extended, REPLY_KEPT, SkipReason};
 use std::time::Duration;
@@ -68,6 +70,7 @@ impl Model {
             job.last_attempt = Some(attempt);
             job.result = Some(lease);
             job.place = Place::Completed(now);
+            job.note(JobEventKind::AckedAfterLease, now);
         }
         self.completed(number, &job, !is_dead);
         Ok(Acked { already_gone: false })
@@ -324,6 +327,8 @@ impl Model {
         let moved = u64::from(from != to);
         if let Some(job) = self.jobs.get_mut(&number) {
             job.progress.requeue(self.now, job.expires_at, keep);
+            let kind = if moved > 0 { JobEventKind::Moved } else { JobEventKind::Requeued };
+            job.note(kind, self.now);
             job.place = Place::Ready(self.now);
             job.queue = to;
             if from != to {

@@ -2,7 +2,7 @@
 
 use super::{Added, Answer, Holder, Id, Job, Model, Out, Place};
 use crate::steps::{New, name};
-use redrive::domain::{DeadReason, Delivery, Lease, OnConflict, Progress, State, Timestamp};
+use redrive::domain::{DeadReason, Delivery, JobEventKind, Lease, OnConflict, Progress, State, Timestamp};
 use redrive::queue::EnqueueOutcome;
 use redrive::queue::IdleReason;
 use redrive::queue::Refusal;
@@ -74,6 +74,7 @@ impl Model {
             progress: Progress::default(),
             last_attempt: None,
             last_failure: None,
+            events: Vec::new(),
             result: None,
         };
         let state = job.state();
@@ -100,9 +101,10 @@ impl Model {
             enqueued_at: now,
             expires_at,
             place,
-            progress: Progress::default(),
+            progress: Progress { events: job.progress.events, ..Progress::default() },
             ..job.clone()
         };
+        job.note(JobEventKind::Replaced, now);
         let added = Added { id: job.id, outcome: EnqueueOutcome::Replaced, state: job.state(), run_at: Some(run_at) };
         self.hold_key(number);
         added
