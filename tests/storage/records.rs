@@ -13,7 +13,7 @@ fn some_key(table: Table) -> RecordKey {
     match table {
         Table::Queue => RecordKey::Only,
         Table::Version | Table::Breaker | Table::Outcomes => RecordKey::Group(3),
-        Table::Attempt | Table::Failure => RecordKey::Part(7, 1),
+        Table::Attempt | Table::Event | Table::Failure => RecordKey::Part(7, 1),
         Table::Group | Table::Id | Table::Key | Table::Request => text("a text"),
         _ => RecordKey::Number(7),
     }
@@ -102,17 +102,23 @@ async fn queues_do_not_see_each_other<E: TestEngine>(mut f: Fixture<E>) {
 }
 
 async fn parts_of_a_number_are_deleted_together<E: TestEngine>(mut f: Fixture<E>) {
-    let puts = [(6, 255), (7, 0), (7, 1), (7, 255), (8, 0)];
-    let put = |(number, part): (u64, u8)| Write::Put(Table::Attempt, RecordKey::Part(number, part), bytes("attempt"));
-    let mut writes: Vec<_> = puts.into_iter().map(put).collect();
-    writes.push(Write::Put(Table::Failure, RecordKey::Part(7, 0), bytes("failure")));
-    f.write(writes).await;
-    f.write(vec![Write::DeleteParts(Table::Attempt, 7), Write::DeleteParts(Table::Attempt, 9)]).await;
-    for (number, part) in puts {
-        let left = f.record(Table::Attempt, RecordKey::Part(number, part)).await;
-        assert_eq!(left.is_some(), number != 7, "{number}/{part}");
+    const TABLES: [Table; 3] = [Table::Attempt, Table::Event, Table::Failure];
+    let puts = [(6, 255), (7, 0), (7, 1), (7, 50), (7, 255), (8, 0)];
+    for (at, table) in TABLES.into_iter().enumerate() {
+        for other in TABLES {
+            let put = |(number, part): (u64, u8)| Write::Put(other, RecordKey::Part(number, part), bytes("part"));
+            f.write(puts.into_iter().map(put).collect()).await;
+        }
+        f.write(vec![Write::DeleteParts(table, 7), Write::DeleteParts(table, 9)]).await;
+        for (number, part) in puts {
+            for other in TABLES {
+                let left = f.record(other, RecordKey::Part(number, part)).await;
+                assert_eq!(left.is_some(), other != table || number != 7, "{other:?} {number}/{part} {at}");
+            }
+        }
+        let scanned = f.read(Read::Scan(table, None, 10)).await.scanned();
+        assert_eq!(scanned.len(), 2, "{table:?}");
     }
-    assert!(f.record(Table::Failure, RecordKey::Part(7, 0)).await.is_some());
 }
 
 async fn lengths_of_tables_count_records_once<E: TestEngine>(mut f: Fixture<E>) {

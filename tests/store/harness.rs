@@ -118,8 +118,14 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn new_in(site: Site) -> Self {
+        let mut harness = Self::unopened(site);
+        harness.open().await;
+        harness
+    }
+
+    pub(crate) fn unopened(site: Site) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut harness = Self {
+        Self {
             store: None,
             clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
             recorded: Arc::default(),
@@ -128,9 +134,7 @@ impl<S: Engine> Harness<S> {
             seed: Arc::default(),
             answers: Mutex::default(),
             _directory: directory,
-        };
-        harness.open().await;
-        harness
+        }
     }
 
     // ---- the store itself ----

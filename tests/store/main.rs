@@ -52,6 +52,7 @@ mod shared_outcome_stats;
 mod stats;
 mod steps;
 mod store_events;
+mod stored_format;
 mod time;
 mod together;
 mod verified;
