@@ -54,6 +54,8 @@ pub(super) fn args(take: &Take<'_>) -> Vec<Arg> {
     args
 }
 
+/// Group 2 bytes, version 13, flags 1, number to pass over 6 (zero: none); with limits eight doubles (infinite: none): most leased,
+/// most probes, of those started after, tokens per second and most of them of its rate and of its ramp, patience of the ramp.
 fn packed_rule(rule: &Rule) -> Arg {
     let mut out = rule.group.to_be_bytes().to_vec();
     out.extend(rule.version.bytes());
@@ -87,7 +89,14 @@ pub(super) fn taken(reply: &mut Reply) -> Result<Taken> {
         bytes_full: reply.int()? == 1,
         ..Taken::default()
     };
-    for _ in 0..reply.count()? {
+    if let Some(mut groups) = reply.maybe_list()? {
+        taken.changed = groups.rest(group)?;
+    }
+    if let Some(mut stops) = reply.maybe_list()? {
+        taken.stops = stops.rest(stop)?;
+    }
+    taken.jobs.reserve(reply.left() / 5);
+    while reply.left() > 0 {
         let head = reply.bytes()?.unwrap_or_default();
         let (job, history) = (reply.bytes()?, reply.bytes()?);
         let (last_failure, body) = (reply.bytes()?, reply.bytes()?);
@@ -95,20 +104,18 @@ pub(super) fn taken(reply: &mut Reply) -> Result<Taken> {
         let number = position.number;
         taken.jobs.push(TakenJob { number, lease, attempt, position, job, history, last_failure, body });
     }
-    for _ in 0..reply.count()? {
-        taken.changed.push(group(reply)?);
-    }
-    taken.stops = reply.rest(|reply| {
-        let (group, by) = (group(reply)?, reply.int()?);
-        let by = match by {
-            1 => StoppedBy::Leased,
-            2 => StoppedBy::Probes,
-            3 => StoppedBy::Rate,
-            _ => StoppedBy::Ramp,
-        };
-        Ok(Stop { group, by, until: reply.maybe_time()? })
-    })?;
     Ok(taken)
+}
+
+fn stop(reply: &mut Reply) -> Result<Stop> {
+    let (group, by) = (group(reply)?, reply.int()?);
+    let by = match by {
+        1 => StoppedBy::Leased,
+        2 => StoppedBy::Probes,
+        3 => StoppedBy::Rate,
+        _ => StoppedBy::Ramp,
+    };
+    Ok(Stop { group, by, until: reply.maybe_time()? })
 }
 
 fn group(reply: &mut Reply) -> Result<u16> {

@@ -102,12 +102,9 @@ for column = writes, #columns, 3 do
   at = to + 1
 end
 for i = fields - number(7) + 1, fields do
-  local ok, retried, ms, ln, last = struct.unpack('>ddddd', ARGV[5 + fields + i])
-  if state[i + 2] then
-    local a, b, c, d, e = struct.unpack('>ddddd', state[i + 2])
-    ok, retried, ms, ln, last = ok + a, retried + b, ms + c, ln + d, math.max(last, e)
-  end
-  puts[#puts + 1], puts[#puts + 2] = ARGV[5 + i], struct.pack('>ddddd', ok, retried, ms, ln, last)
+  local a, b, c, d, last = struct.unpack('>ddddd', state[i + 2] or string.rep('\0', 40))
+  local e, f, g, h, at = struct.unpack('>ddddd', ARGV[5 + fields + i])
+  puts[#puts + 1], puts[#puts + 2] = ARGV[5 + i], struct.pack('>ddddd', a + e, b + f, c + g, d + h, math.max(last, at))
 end
 for i = fenced + 1, fenced + added + raised do
   local field, have, by = ARGV[5 + i], tonumber(state[i + 2]) or 0, tonumber(ARGV[5 + fields + i])
@@ -120,7 +117,7 @@ for i = fenced + 1, fenced + added + raised do
 end
 -- A sweep that finds nothing due does not keep an empty queue.
 if used or promoted > 0 then call('HSET', S, unpack(puts)) end
-derive_heads(touched)
+derive_heads()
 local ready = before + grown
 local is_news = before == 0 and ready > 0
 if state[2] or next(touched) then ready = ready + call('EXISTS', HEADS) * call('ZCARD', KEYED) end

@@ -17,19 +17,19 @@ local function clock_is_off()
   return math.abs(time[1] * 1000 + time[2] / 1000 - ARGV[3]) > 250
 end
 
--- A group in keyed.
-local function range(group) return '[' .. group, '(' .. group .. '\255\255' end
+-- Ready positions of a group, behind the first `offset`.
+local function positions(group, offset, limit)
+  if group == NONE then return call('ZRANGE', READY, offset, offset + limit - 1) end
+  return call('ZRANGE', KEYED, '[' .. group, '(' .. group .. '\255\255', 'BYLEX', 'LIMIT', offset, limit)
+end
 
--- Groups whose positions or versions changed, and how many positions they got.
+-- Groups whose positions or versions changed, and how many positions they got. Heads follow from them; nothing else writes heads.
 local touched = {}
 local function touch(group, count) touched[group] = (touched[group] or 0) + count end
-
--- Heads follow from keyed and from the versions; nothing else writes them.
-local function derive_heads(groups)
-  for group in pairs(groups) do
-    local from, to = range(group)
-    local first = call('ZRANGE', KEYED, from, to, 'BYLEX', 'LIMIT', '0', '1')[1]
-    if first and byte(call('HGET', S, group) or NONE) < 2 then
+local function derive_heads()
+  for group in pairs(touched) do
+    local first = byte(call('HGET', S, group) or NONE) < 2 and positions(group, 0, 1)[1]
+    if first then
       local rank, ready_at = struct.unpack('>I1I6', first, 3)
       call('ZADD', HEADS, rank * 2 ^ 45 + ready_at, group)
     else
@@ -41,7 +41,7 @@ end
 -- Whether a group that is not held has something and had nothing before.
 local function has_new_group()
   for group, count in pairs(touched) do
-    if count > 0 and call('ZSCORE', HEADS, group) and call('ZLEXCOUNT', KEYED, range(group)) <= count then return true end
+    if count > 0 and call('ZSCORE', HEADS, group) and not positions(group, count, 1)[1] then return true end
   end
 end
 
