@@ -1,13 +1,13 @@
 //! Reads and batches as the scripts get them: columns of arguments, each of one kind and for one key.
 
-use super::keys::{ERROR_TYPES, Key, METERS, STATE, field, key_in};
+use super::keys::{ERROR_TYPES, HEADS, Key, METERS, STATE, field, key_in};
 use super::reply::{Reply, bytes_of, int_of, score_of, unexpected};
 use super::take;
 use crate::domain::Timestamp;
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, OutcomeSums, Publish,
-    Read, RecordKey, Table, Was, Write,
+    Applied, Batch, Counter, CounterGroup, Done, Entry, Fence, Found, Index, Len, Mark, Member, NO_GROUP, OutcomeSums,
+    Publish, Read, RecordKey, Table, WHOLE_QUEUE, Was, Write, lease_group,
 };
 use bytes::Bytes;
 use redis::{RedisWrite, ToRedisArgs, Value};
@@ -214,9 +214,14 @@ impl Columns {
                     columns.alone("RANGE", Key::Index(*index), args, at);
                 }
                 Read::Ahead(position, _) => {
-                    let member = Member::Position(*position).bytes(Index::Ready);
-                    let args = vec!["-".into(), [b"(", &member[..]].concat()];
-                    columns.alone("ZLEXCOUNT", Key::Index(Index::Ready), args, at);
+                    let index = position.ready_index();
+                    let member = Member::Position(*position).bytes(index);
+                    let first = match index {
+                        Index::Ready => "-".into(),
+                        _ => [b"[", &member[..2]].concat(),
+                    };
+                    let args = vec![first, [b"(", &member[..]].concat()];
+                    columns.alone("ZLEXCOUNT", Key::Index(index), args, at);
                 }
                 // There are other tables in the same hash.
                 Read::Len(Len::Table(table)) if Key::table(*table) != Key::Table(*table) => {
@@ -327,8 +332,14 @@ fn error_types(value: Value) -> Result<Vec<(Counter, i64)>> {
 // ---- batches ----
 
 /// In the positions that lib.lua names.
-pub(super) const FIXED: [Key; 4] =
-    [STATE, Key::Index(Index::Ready), Key::Index(Index::Scheduled), Key::Index(Index::Retrying)];
+pub(super) const FIXED: [Key; 6] = [
+    STATE,
+    Key::Index(Index::Ready),
+    Key::Index(Index::Scheduled),
+    Key::Index(Index::Retrying),
+    Key::Index(Index::Keyed),
+    HEADS,
+];
 
 impl Columns {
     pub(super) fn of_batch(batch: &Batch) -> Self {
@@ -339,6 +350,10 @@ impl Columns {
         columns.fences = columns.columns.len();
         for write in &batch.writes {
             columns.writing(write);
+        }
+        // A queue that never had a group does not look for any.
+        if batch.writes.iter().any(gives_group) {
+            columns.join("HSET", STATE, ["keyed".into(), "1".into()]);
         }
         columns
     }
@@ -376,10 +391,20 @@ impl Columns {
         column.of.push(at);
     }
 
+    /// Heads follow from the versions of groups.
+    fn follow_version(&mut self, table: Table, key: &RecordKey) {
+        if let (Table::Version, RecordKey::Group(group)) = (table, key)
+            && ![NO_GROUP, WHOLE_QUEUE].contains(group)
+        {
+            self.join("VERSION", STATE, [key.bytes()]);
+        }
+    }
+
     fn writing(&mut self, write: &Write) {
         match write {
             Write::Put(table, key, record) => {
                 self.join("HSET", Key::table(*table), [field(*table, key), record.to_vec()]);
+                self.follow_version(*table, key);
                 if matches!(key, RecordKey::Part(_, part) if *part > last_part(*table)) {
                     self.join("HSET", STATE, ["parts".into(), decimal(u64::from(u8::MAX))]);
                 }
@@ -387,10 +412,15 @@ impl Columns {
             Write::PutLease { number, expires_at, record } => {
                 let key = RecordKey::Number(*number).bytes();
                 self.join("HSET", Key::Table(Table::Lease), [key.clone(), record.to_vec()]);
+                let group = lease_group(record);
+                if group != NO_GROUP {
+                    self.join("ZADD", Key::Index(Index::LeasedByGroup), [decimal(group.into()), key.clone()]);
+                }
                 self.join("ZADD", Key::Index(Index::Leased), [score(expires_at.millis()), key]);
             }
             Write::Delete(table, key) => {
                 self.join("HDEL", Key::table(*table), [field(*table, key)]);
+                self.follow_version(*table, key);
                 if *table == Table::Lease {
                     self.join("ZREM", Key::Index(Index::Leased), [key.bytes()]);
                 }
@@ -489,6 +519,11 @@ impl Columns {
         failed.sort_unstable_by_key(|(at, _)| *at);
         Ok(Applied::Changed(failed))
     }
+}
+
+/// A job with a group waits from now on.
+fn gives_group(write: &Write) -> bool {
+    matches!(write, Write::Insert(_, Entry { member: Member::Position(position), .. }) if position.group != NO_GROUP)
 }
 
 pub(super) fn publish(publish: Publish) -> &'static str {

@@ -5,7 +5,7 @@
 //! ns:{queue}:s       HASH  state, read with one command: generation, sequence of deaths, used, each Version under the 2 bytes of
 //!                          its group, Queue `q`, Breaker `b` and Outcomes `o` and their group, totals `t:` and which, the sums
 //!                          `s` of each epoch (five doubles: successes, of these retries, ms, logarithms, the last one), the
-//!                          last claim `c`
+//!                          last claim `c`, `keyed` once a job had a group
 //! ns:{queue}:<x>     HASH  a table by its letter: key → record; `h` has Attempt, Event (key and `e`) and Failure
 //!                          (key and `f`) too
 //! ns:{queue}:<name>  ZSET  an index by its name: member by score

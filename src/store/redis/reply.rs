@@ -77,6 +77,14 @@ impl Reply {
         Ok(self.int()? * 1_000_000 + self.int()?)
     }
 
+    /// None: nil.
+    pub(super) fn maybe_list(&mut self) -> Result<Option<Self>> {
+        match self.value()? {
+            Value::Nil => Ok(None),
+            list => Self::of(list).map(Some),
+        }
+    }
+
     pub(super) fn list(&mut self) -> Result<Self> {
         Self::of(self.value()?)
     }

@@ -242,7 +242,7 @@ impl Storage for RedisStorage {
         }
         match first {
             CHANGED | TIME_IS_OFF => Ok(Some(Taken { changed: vec![WHOLE_QUEUE], ..Taken::default() })),
-            _ => take::taken(take, core.time.now(), &mut reply).map(Some),
+            _ => take::taken(&mut reply).map(Some),
         }
     }
 

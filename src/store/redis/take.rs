@@ -1,12 +1,12 @@
 //! `Take` as take.lua gets it, and what it replies.
 
 use super::columns::{Arg, FIXED, PROMOTED_MAX, decimal, score};
-use super::keys::Key;
+use super::keys::{Key, METERS};
 use super::reply::{Reply, unexpected};
 use crate::domain::{Rng, Timestamp};
 use crate::store::Result;
 use crate::store::storage::{
-    Index, LEASE_FENCE, Meter, NO_GROUP, Position, RecordKey, Stop, StoppedBy, Table, Take, Taken, TakenJob,
+    Index, LEASE_FENCE, Meter, Position, Rate, RecordKey, Rule, Stop, StoppedBy, Table, Take, Taken, TakenJob,
 };
 use bytes::Bytes;
 
@@ -14,50 +14,74 @@ use bytes::Bytes;
 const JOBS_MAX: usize = 1_000;
 
 /// In the positions that take.lua names, behind those of lib.lua.
-pub(super) const KEYS: [Key; 10] = [
+pub(super) const KEYS: [Key; 14] = [
     FIXED[0],
     FIXED[1],
     FIXED[2],
     FIXED[3],
+    FIXED[4],
+    FIXED[5],
     Key::Table(Table::Lease),
     Key::Index(Index::Leased),
+    Key::Index(Index::LeasedByGroup),
     Key::Index(Index::Probe),
     Key::Table(Table::Job),
     Key::Table(Table::History),
     Key::Table(Table::Body),
+    METERS,
 ];
 
 /// Those behind the first three.
-pub(super) fn args(take: &Take<'_>) -> [Arg; 15] {
-    let (rule, lease) = (&take.groups[0], &take.lease);
+pub(super) fn args(take: &Take<'_>) -> Vec<Arg> {
+    let lease = &take.lease;
     let jobs = take.jobs.min(JOBS_MAX);
     let mut rng = Rng::new(lease.seed);
     let nonces: Vec<u8> = (0..jobs).flat_map(|_| rng.next_u64().to_be_bytes()).collect();
-    let pass_over = rule.pass_over.map(|number| RecordKey::Number(number).bytes());
-    let probes = rule.probes.as_ref();
     let mut start = RecordKey::Number(lease.started_at.millis()).bytes();
     start.extend(lease.duration_ms.to_be_bytes());
-    [
+    let mut args = vec![
         decimal(jobs as u64),
         decimal(take.bytes as u64),
         decimal(u64::from(take.first_fits)),
         decimal(take.promote.min(PROMOTED_MAX) as u64),
-        take.whole.version.bytes().into(),
-        rule.version.bytes().into(),
-        decimal(u64::from(rule.flags)),
-        pass_over.unwrap_or_default(),
-        probes.map(|probes| decimal(probes.most)).unwrap_or_default(),
-        probes.map(|probes| score(probes.started_after.millis())).unwrap_or_default(),
         score(lease.started_at.millis()),
         start,
         score(lease.expires_at.millis()),
         nonces,
         lease.tail.into(),
-    ]
+    ];
+    args.extend([&take.whole].into_iter().chain(take.groups).map(packed_rule));
+    args
+}
+
+/// Group 2 bytes, version 13, flags 1, number to pass over 6 (zero: none); with limits eight doubles (infinite: none): most leased,
+/// most probes, of those started after, tokens per second and most of them of its rate and of its ramp, patience of the ramp.
+fn packed_rule(rule: &Rule) -> Arg {
+    let mut out = rule.group.to_be_bytes().to_vec();
+    out.extend(rule.version.bytes());
+    out.push(rule.flags);
+    // No job has the number 0.
+    out.extend(RecordKey::Number(rule.pass_over.unwrap_or(0)).bytes());
+    if !rule.is_free() {
+        let none = Rate { per_second: f64::INFINITY, burst: f64::INFINITY };
+        let (rate, ramp) = (rule.rate.unwrap_or(none), rule.ramp.map_or(none, |ramp| ramp.rate));
+        let limits = [
+            rule.leased.map_or(f64::INFINITY, |most| most as f64),
+            rule.probes.map_or(f64::INFINITY, |probes| probes.most as f64),
+            rule.probes.map_or(0.0, |probes| probes.started_after.millis() as f64),
+            rate.per_second,
+            rate.burst,
+            ramp.per_second,
+            ramp.burst,
+            rule.ramp.map_or(0.0, |ramp| ramp.patience_ms as f64),
+        ];
+        out.extend(limits.into_iter().flat_map(f64::to_be_bytes));
+    }
+    out
 }
 
 /// What take.lua says, its first number apart.
-pub(super) fn taken(take: &Take<'_>, now: Timestamp, reply: &mut Reply) -> Result<Taken> {
+pub(super) fn taken(reply: &mut Reply) -> Result<Taken> {
     let mut taken = Taken {
         ready: reply.count()?,
         promoted: reply.count()? as usize,
@@ -65,9 +89,11 @@ pub(super) fn taken(take: &Take<'_>, now: Timestamp, reply: &mut Reply) -> Resul
         bytes_full: reply.int()? == 1,
         ..Taken::default()
     };
-    if let (Some(oldest), Some(probes)) = (reply.maybe_time()?, take.groups[0].probes) {
-        let until = Some(oldest.after(now.since(probes.started_after)));
-        taken.stops.push(Stop { group: NO_GROUP, by: StoppedBy::Probes, until });
+    if let Some(mut groups) = reply.maybe_list()? {
+        taken.changed = groups.rest(group)?;
+    }
+    if let Some(mut stops) = reply.maybe_list()? {
+        taken.stops = stops.rest(stop)?;
     }
     taken.jobs.reserve(reply.left() / 5);
     while reply.left() > 0 {
@@ -79,6 +105,21 @@ pub(super) fn taken(take: &Take<'_>, now: Timestamp, reply: &mut Reply) -> Resul
         taken.jobs.push(TakenJob { number, lease, attempt, position, job, history, last_failure, body });
     }
     Ok(taken)
+}
+
+fn stop(reply: &mut Reply) -> Result<Stop> {
+    let (group, by) = (group(reply)?, reply.int()?);
+    let by = match by {
+        1 => StoppedBy::Leased,
+        2 => StoppedBy::Probes,
+        3 => StoppedBy::Rate,
+        _ => StoppedBy::Ramp,
+    };
+    Ok(Stop { group, by, until: reply.maybe_time()? })
+}
+
+fn group(reply: &mut Reply) -> Result<u16> {
+    u16::try_from(reply.int()?).map_err(|_| unexpected())
 }
 
 fn read_head(head: &Bytes) -> Option<([u8; LEASE_FENCE], u32, Position)> {

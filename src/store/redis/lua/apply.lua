@@ -10,11 +10,11 @@
 --   AT members… scores… · ROOM add limit 'HLEN'|'ZCARD' then pairs 'HLEN'|'ZCARD', position of a key whose length is taken off
 -- Writes: HSET HDEL ZADD ZREM as in Redis · ATTEMPTS, EVENTS, FAILURES last numbers…: the fields of each part of a number up to last,
 --   or up to what the state says of unusual ones · EXTEND score member…: never lowers, adds none, answers the scores
---   ADD name delta…: removed at zero · PROMOTE limit
+--   ADD name delta…: removed at zero · PROMOTE limit · VERSION groups…: their versions are among the fields that are set or removed
 --   APPEND (key: a hash) position of an index, member, record…: the next number is the score and 8 bytes in front of the record
 -- Reply: 0, ready jobs, promoted, then told records, and scores of EXTEND and numbers of APPEND in their order. Or -1 and for each
 --   fence that failed its place among the fences, from 0, and what was found.
-local byte, columns, promoted = string.byte, ARGV[5], 0
+local columns, promoted = ARGV[5], 0
 -- What stands behind the part in a field.
 local TAILS = { ATTEMPTS = '', EVENTS = 'e', FAILURES = 'f' }
 local function number(at)
@@ -23,13 +23,13 @@ local function number(at)
 end
 local fenced, added, raised = number(1), number(3), number(5)
 local fields = fenced + added + raised + number(7)
-local state = call('HMGET', S, 'generation', unpack(ARGV, 6, 5 + fields))
+local state = call('HMGET', S, 'generation', 'keyed', unpack(ARGV, 6, 5 + fields))
 if state[1] ~= ARGV[1] then return { -2 } end
 if clock_is_off() then return { -3 } end
 
 local failed, reply, fence, at = { -1 }, { 0, 0, 0 }, fenced, 6 + 2 * fields
 for i = 1, fenced do
-  if (state[i + 1] or '') ~= ARGV[5 + fields + i] then failed[#failed + 1], failed[#failed + 2] = i - 1, state[i + 1] end
+  if (state[i + 2] or '') ~= ARGV[5 + fields + i] then failed[#failed + 1], failed[#failed + 2] = i - 1, state[i + 2] end
 end
 local writes = 11 + 3 * number(9)
 for column = 11, writes - 3, 3 do
@@ -91,23 +91,25 @@ for column = writes, #columns, 3 do
       reply[#reply + 1] = death
     end
   elseif kind == 'PROMOTE' then
-    promoted = promoted + promote(ARGV[from])
+    local all, ready = promote(ARGV[from])
+    promoted, grown = promoted + all, grown + ready
+  elseif kind == 'VERSION' then
+    for j = from, to do touch(ARGV[j], 0) end
   else
     local changed = call(kind, key, unpack(ARGV, from, to))
     if key == READY then grown = grown + (kind == 'ZADD' and changed or -changed) end
+    local step = kind == 'ZADD' and 2 or 1
+    for j = from + step - 1, key == KEYED and to or 0, step do touch(sub(ARGV[j], 1, 2), step * 2 - 3) end
   end
   at = to + 1
 end
 for i = fields - number(7) + 1, fields do
-  local ok, retried, ms, ln, last = struct.unpack('>ddddd', ARGV[5 + fields + i])
-  if state[i + 1] then
-    local a, b, c, d, e = struct.unpack('>ddddd', state[i + 1])
-    ok, retried, ms, ln, last = ok + a, retried + b, ms + c, ln + d, math.max(last, e)
-  end
-  puts[#puts + 1], puts[#puts + 2] = ARGV[5 + i], struct.pack('>ddddd', ok, retried, ms, ln, last)
+  local a, b, c, d, last = struct.unpack('>ddddd', state[i + 2] or string.rep('\0', 40))
+  local e, f, g, h, at = struct.unpack('>ddddd', ARGV[5 + fields + i])
+  puts[#puts + 1], puts[#puts + 2] = ARGV[5 + i], struct.pack('>ddddd', a + e, b + f, c + g, d + h, math.max(last, at))
 end
 for i = fenced + 1, fenced + added + raised do
-  local field, have, by = ARGV[5 + i], tonumber(state[i + 1]) or 0, tonumber(ARGV[5 + fields + i])
+  local field, have, by = ARGV[5 + i], tonumber(state[i + 2]) or 0, tonumber(ARGV[5 + fields + i])
   local now = i <= fenced + added and have + by or math.max(have, by)
   if now == 0 and i <= fenced + added then
     call('HDEL', S, field)
@@ -118,7 +120,10 @@ end
 -- A sweep that finds nothing due does not keep an empty queue, nor does a field that rises alone.
 if used or promoted > 0 then puts[#puts + 1], puts[#puts + 2] = 'used', ARGV[2] end
 if puts[1] then call('HSET', S, unpack(puts)) end
-local ready = before + grown + promoted
-if ready > 0 and (ARGV[4] == 'always' or ARGV[4] == 'first' and before == 0) then call('PUBLISH', S, ready) end
+derive_heads()
+local ready = before + grown
+local is_news = before == 0 and ready > 0
+if state[2] or next(touched) then ready = ready + call('EXISTS', HEADS) * call('ZCARD', KEYED) end
+if ready > 0 and (ARGV[4] == 'always' or ARGV[4] == 'first' and (is_news or has_new_group())) then call('PUBLISH', S, ready) end
 reply[2], reply[3] = ready, promoted
 return reply
