@@ -208,7 +208,8 @@ impl<'a> Deciding<'a> {
         let mut delay = backoff.delay;
         let mut explanation = backoff.explanation;
         let longest = self.queue.breaker.recovery_timeout;
-        if !counts && self.leased.breaker.state == BreakerState::Open && delay > longest {
+        let held = matches!(self.leased.breaker.state, BreakerState::Open | BreakerState::HalfOpen);
+        if !counts && held && delay > longest {
             // The queue is held back anyway, and needs jobs to probe with.
             delay = longest;
             explanation = format!("{explanation}; at most recovery_timeout {} while it is held", human(longest));

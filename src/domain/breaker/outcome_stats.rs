@@ -163,7 +163,6 @@ impl OutcomeStats {
         self.seen = Successes::default();
         self.bucket = Bucket { since: now, ..Bucket::default() };
         self.previous = Bucket::default();
-        self.degraded_since = None;
         self.counted.clear();
         self.step = Step::default();
     }
