@@ -72,9 +72,8 @@ pub(super) struct Simulation {
     rate_tokens: f64,
     rate_at: u64,
     queue: QueueName,
-    /// Jobs that are out, to be retried, and neither done nor dead.
+    /// Jobs that are out, and those that are neither done nor dead.
     out: u64,
-    retrying: usize,
     left: usize,
     wake_at: u64,
     waiting_since: Option<u64>,
@@ -84,7 +83,9 @@ pub(super) struct Simulation {
     last_uncounted: Option<u64>,
     last_done: u64,
     drained: Option<u64>,
+    /// Jobs that were enqueued before that, and of them those that are neither done nor dead.
     backlog: Option<usize>,
+    backlog_left: usize,
     slowest_death: u64,
     waits: Vec<Vec<u64>>,
 }
@@ -123,7 +124,6 @@ impl Simulation {
             rate_at: 0,
             queue: QueueName::parse("q").unwrap(),
             out: 0,
-            retrying: 0,
             left: scenario.jobs,
             wake_at: u64::MAX,
             waiting_since: None,
@@ -132,6 +132,7 @@ impl Simulation {
             last_done: 0,
             drained: None,
             backlog: None,
+            backlog_left: 0,
             slowest_death: 0,
             scenario,
         };
@@ -155,8 +156,8 @@ impl Simulation {
             if now > end || self.left == 0 {
                 break;
             }
-            if self.backlog.is_none() && now >= self.back {
-                self.backlog = Some(self.jobs.iter().filter(|job| !job.done && !job.died).count());
+            if now >= self.back {
+                self.backlog.get_or_insert(self.backlog_left);
             }
             self.watch_idle(now);
             match event {
@@ -202,6 +203,7 @@ impl Simulation {
             done: false,
             running: None,
         });
+        self.backlog_left += usize::from(now < self.back);
         self.make_ready(number, now);
         if self.jobs.len() < self.scenario.jobs {
             let gap = -(1.0 - self.rng.unit()).ln() / self.scenario.rate;
@@ -361,10 +363,8 @@ impl Simulation {
         }
         job.done = true;
         self.last_done = now;
-        self.retrying -= usize::from(job.progress.retries > 0);
         self.waits[job.target].push((now - job.enqueued) / 1_000);
-        self.left -= 1;
-        self.note_drained(now);
+        self.finished(number, now);
     }
 
     fn failed(&mut self, number: usize, running: &Running, failure: Failure, now: u64) {
@@ -413,7 +413,6 @@ impl Simulation {
         if !decision.attempt.counted {
             self.last_uncounted = Some(now);
         }
-        self.retrying += usize::from(job.progress.retries == 0 && decision.progress.retries > 0);
         job.progress = decision.progress;
         job.group = own;
         let (transitions, was_closed) = (group.breaker.transitions, group.breaker.outage.is_none());
@@ -438,9 +437,7 @@ impl Simulation {
         if let Some(started) = job.started.filter(|_| job.poison.is_some()) {
             self.slowest_death = self.slowest_death.max(now - started);
         }
-        self.retrying -= usize::from(job.progress.retries > 0);
-        self.left -= 1;
-        self.note_drained(now);
+        self.finished(number, now);
     }
 
     fn return_counted(&mut self, group: usize, now: u64) {
@@ -450,7 +447,7 @@ impl Simulation {
             job.progress.tries = job.progress.tries.saturating_sub(1);
             job.progress.uncounted += 1;
             if std::mem::take(&mut job.died) {
-                self.retrying += usize::from(job.progress.retries > 0);
+                self.backlog_left += usize::from(job.enqueued < self.back);
                 self.left += 1;
                 self.make_ready(number, now);
             }
@@ -496,7 +493,12 @@ impl Simulation {
         group.meter.leased = group.leased;
         let transitions = group.breaker.transitions;
         let meter = group.meter;
+        let step = group.stats.step;
         if group.breaker.tick(&mut group.stats, &meter, settings, at) {
+            if std::env::var("TRACE").is_ok() {
+                let r = group.breaker.outage.as_ref().map(|o| o.recovery.clone());
+                println!("  {:.2} step {step:?} load {:?} ceil {:?} until {:?} most {} leased {} ready {} usual {:?} took {:.1}", seconds(now), r.as_ref().map(|r| r.load), r.as_ref().map(|r| r.ceiling), r.as_ref().map(|r| r.ceiling_until), meter.most_leased, meter.leased, meter.ready, group.stats.usual, group.stats.took_ms);
+            }
             group.meter.most_leased = group.leased;
         }
         group.note_transition(transitions);
@@ -506,9 +508,11 @@ impl Simulation {
         }
     }
 
-    /// No job has waited for over a second, and none is to be retried.
-    fn note_drained(&mut self, now: u64) {
-        if self.drained.is_none() && now > self.back && self.retrying == 0 {
+    /// It has drained once all that was enqueued before the end of the outage is done, and nothing has waited for over a second.
+    fn finished(&mut self, number: usize, now: u64) {
+        self.left -= 1;
+        self.backlog_left -= usize::from(self.jobs[number].enqueued < self.back);
+        if self.drained.is_none() && now >= self.back && self.backlog_left == 0 {
             let oldest = self.groups.iter().filter_map(|group| group.ready.front()).map(|(at, _)| *at).min();
             if oldest.is_none_or(|oldest| oldest + SECOND >= now) {
                 self.drained = Some(now - self.back);
@@ -569,6 +573,7 @@ impl Group {
         if self.breaker.transitions == before {
             return false;
         }
+        if std::env::var("TRACE").is_ok() { println!("  {:?} load {:?}", self.breaker.log.last().map(|l| ((l.at.millis()-1000000) as f64/1e3, l.to, &l.why)), self.breaker.outage.as_ref().map(|o| (o.recovery.load, o.recovery.ceiling))); }
         self.sums = Successes::default();
         self.last_success = None;
         self.probes.clear();
