@@ -110,6 +110,7 @@ pub struct Breaker {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outage {
     pub since: Timestamp,
+    pub down_since: Timestamp,
     /// When it last opened.
     pub opened_at: Timestamp,
     /// Of the failure that opened it: a probe that fails with another one says little.
@@ -316,6 +317,7 @@ impl Breaker {
         match (self.state(settings, now), &mut self.outage) {
             (BreakerState::HalfOpen, Some(outage)) if epoch.probe => {
                 stats.took(started_at, now);
+                stats.last_success = Some(now);
                 outage.successes += 1;
                 if outage.successes >= settings.success_threshold {
                     self.recover(stats, settings, now);
@@ -421,10 +423,11 @@ impl Breaker {
             None => {
                 stats.uncounted = 0;
                 let recovery = Recovery::before(stats, hold.is_some(), now);
-                Outage { since: now, opened_at: now, error_type, failed_probe, recovery, ..Outage::default() }
+                Outage { since: now, down_since: now, opened_at: now, error_type, failed_probe, recovery, ..Outage::default() }
             }
             Some(mut outage) => {
                 outage.falls += u32::from(outage.recovering);
+                if outage.recovering { outage.down_since = now; }
                 if hold.is_some() {
                     outage.recovery.hold(now);
                 } else if outage.recovering {
@@ -440,7 +443,7 @@ impl Breaker {
             Some(hold) => now.after(hold),
             None => {
                 // As long after the last probe as the outage has lasted: that doubles the wait each time.
-                let lasted = now.since(outage.since);
+                let lasted = now.since(outage.down_since);
                 let wait = lasted.min(settings.recovery_timeout).max(settings.first_probe);
                 from.after(wait.mul_f64(spread)).max(now)
             }

@@ -24,7 +24,7 @@ const SHRINK: f64 = 0.8;
 /// Below this share of the load in flight, the workers' slots are the limit, and more load means nothing.
 const USED: f64 = 0.7;
 /// After a fall load stays below this share of the last good load, but not below so many times the usual one.
-const CEILING: f64 = 0.7;
+const CEILING: f64 = 0.8;
 const CEILING_OF_USUAL: f64 = 1.25;
 /// Of the load before a hold, so much is kept over it: what asked for the hold bore almost all of it.
 const KEPT_OVER_A_HOLD: f64 = 0.7;
@@ -103,7 +103,7 @@ impl Recovery {
     fn stay_under(&mut self, ceiling: f64, now: Timestamp) {
         let again = self.last_ceiling > 0.0 && self.load > ABOVE * self.last_ceiling;
         (self.ceiling, self.last_ceiling) = (Some(ceiling), ceiling);
-        self.ceiling_until = (!again).then(|| now.after(CEILING_LASTS));
+        self.ceiling_until = Some(now.after(CEILING_LASTS * if again { 5 } else { 1 }));
     }
 
     pub(super) fn begin(&mut self, usual: &Usual, now: Timestamp) {
@@ -173,14 +173,14 @@ impl Recovery {
         }
         let usual_load = stats.usual.load.unwrap_or_default();
         let expected = outcomes * self.share;
-        let chance = 2.0 * (expected * (1.0 - self.share)).max(0.0).sqrt() + 1.0;
+        let chance = 2.0 * (expected * (1.0 - self.share)).max(0.0).sqrt() + 2.0;
         let worse = step.failed as f64 > expected + chance;
         let slower = match stats.usual.ln_took {
             Some(usual) if step.ok > 0 => (step.ln_took / step.ok as f64 - usual).exp(),
             _ => 1.0,
         };
         let bound_at = self.last_bound(meter, now);
-        let waited = bound_at >= self.step_started && meter.empty_at < self.step_started;
+        let waited = bound_at > self.step_started && meter.empty_at < self.step_started;
         let used = self.load < 2.0 || meter.most_leased as f64 >= USED * self.load;
         if stuck {
             // Leases of workers that died may take all slots.

@@ -155,7 +155,8 @@ impl Service {
         if self.is.quota.is_some_and(|quota| rate > quota) {
             return fails(1.0, "TooManyRequests", Some(RateLimited), 429);
         }
-        let takes_ms = self.is.takes_ms;
+        let slow = if self.is.slows && rate > self.is.capacity { 2.0 } else { 1.0 };
+        let takes_ms = self.is.takes_ms * slow;
         if let Some((from, to, share)) = self.is.brownout
             && (from..to).contains(&at)
             && rng.unit() < share
@@ -168,7 +169,6 @@ impl Service {
         if rng.unit() < self.is.usual_failures {
             return fails(takes_ms, "HTTP500", None, 500);
         }
-        let slow = if self.is.slows && rate > self.is.capacity { 2.0 } else { 1.0 };
-        Answer { after: (takes_ms * slow * 1e3) as u64, error: None }
+        Answer { after: (takes_ms * 1e3) as u64, error: None }
     }
 }
