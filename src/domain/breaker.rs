@@ -42,8 +42,6 @@ named! {
 /// A probe that fails with another type of error than the one that opened the breaker may be the job's own problem: so many
 /// others are tried at once before the downstream counts as broken still.
 const OTHER_ERRORS_MAX: u32 = 3;
-/// Of the load before a hold, so much is kept over it: what asked for the hold bore almost all of it.
-const KEPT_OVER_A_HOLD: f64 = 0.7;
 /// The wait for a probe varies by this share, so that many breakers of one downstream do not probe together.
 const PROBE_SPREAD: f64 = 0.1;
 /// Transitions that are kept to be shown.
@@ -112,6 +110,7 @@ pub struct Breaker {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outage {
     pub since: Timestamp,
+    pub down_since: Timestamp,
     /// When it last opened.
     pub opened_at: Timestamp,
     /// Of the failure that opened it: a probe that fails with another one says little.
@@ -318,6 +317,7 @@ impl Breaker {
         match (self.state(settings, now), &mut self.outage) {
             (BreakerState::HalfOpen, Some(outage)) if epoch.probe => {
                 stats.took(started_at, now);
+                stats.last_success = Some(now);
                 outage.successes += 1;
                 if outage.successes >= settings.success_threshold {
                     self.recover(stats, settings, now);
@@ -419,33 +419,31 @@ impl Breaker {
         &mut self, stats: &mut OutcomeStats, opening: Opening, settings: &BreakerSettings, now: Timestamp, unit: f64,
     ) -> bool {
         let Opening { error, error_type, from, hold, failed_probe } = opening;
-        self.usual = stats.usual.clone();
         let outage = match self.outage.take() {
             None => {
                 stats.uncounted = 0;
-                let mut recovery = Recovery::before(stats, now);
-                if hold.is_some() {
-                    recovery.keep(KEPT_OVER_A_HOLD);
-                }
-                Outage { since: now, opened_at: now, error_type, failed_probe, recovery, ..Outage::default() }
+                let recovery = Recovery::before(stats, hold.is_some(), now);
+                Outage { since: now, down_since: now, opened_at: now, error_type, failed_probe, recovery, ..Outage::default() }
             }
             Some(mut outage) => {
-                if outage.recovering {
-                    outage.falls += 1;
-                    outage.recovery.fell(&stats.usual, hold.map(|_| KEPT_OVER_A_HOLD), now);
-                } else if hold.is_some() {
-                    outage.recovery.keep(KEPT_OVER_A_HOLD);
+                outage.falls += u32::from(outage.recovering);
+                if outage.recovering { outage.down_since = now; }
+                if hold.is_some() {
+                    outage.recovery.hold(now);
+                } else if outage.recovering {
+                    outage.recovery.fall(&stats.usual, now);
                 }
                 let failed_probe = failed_probe.or(outage.failed_probe);
                 Outage { opened_at: now, successes: 0, other_errors: 0, failed_probe, recovering: false, ..outage }
             }
         };
+        self.usual = stats.usual.clone();
         let spread = 1.0 - PROBE_SPREAD + 2.0 * PROBE_SPREAD * unit;
         let probe_at = match hold {
             Some(hold) => now.after(hold),
             None => {
                 // As long after the last probe as the outage has lasted: that doubles the wait each time.
-                let lasted = now.since(outage.since);
+                let lasted = now.since(outage.down_since);
                 let wait = lasted.min(settings.recovery_timeout).max(settings.first_probe);
                 from.after(wait.mul_f64(spread)).max(now)
             }

@@ -178,7 +178,6 @@ impl OutcomeStats {
         self.seen = Successes::default();
         self.bucket = Bucket { since: now, ..Bucket::default() };
         self.previous = Bucket::default();
-        self.degraded_since = None;
         self.counted.clear();
         self.step = Step::default();
     }
@@ -332,7 +331,7 @@ impl OutcomeStats {
     /// The load of an outage that begins; where no bucket is complete, that of the running one.
     pub(super) fn usual_load(&mut self, now: Timestamp) -> Option<f64> {
         if self.usual.load.is_none() {
-            self.usual.load = self.bucket.load(now);
+            self.usual.load = self.bucket.load(self.last_success.unwrap_or(now));
         }
         self.usual.load
     }

@@ -24,8 +24,10 @@ const SHRINK: f64 = 0.8;
 /// Below this share of the load in flight, the workers' slots are the limit, and more load means nothing.
 const USED: f64 = 0.7;
 /// After a fall load stays below this share of the last good load, but not below so many times the usual one.
-const CEILING: f64 = 0.7;
+const CEILING: f64 = 0.8;
 const CEILING_OF_USUAL: f64 = 1.25;
+/// Of the load before a hold, so much is kept over it: what asked for the hold bore almost all of it.
+const KEPT_OVER_A_HOLD: f64 = 0.7;
 /// For so long: longer than a drain, so that there is one fall and not four.
 const CEILING_LASTS: Duration = Duration::from_secs(60);
 /// A load that passed the last ceiling by this much and fell again.
@@ -71,29 +73,37 @@ pub struct Meter {
 }
 
 impl Recovery {
-    /// As an outage begins.
-    pub(super) fn before(stats: &mut OutcomeStats, now: Timestamp) -> Self {
-        let usual = stats.usual_load(now).map(|load| load.max(LEAST_LOAD));
+    /// As an outage begins, or a hold.
+    pub(super) fn before(stats: &mut OutcomeStats, hold: bool, now: Timestamp) -> Self {
+        let usual = stats.usual_load(now);
         let start_load = usual.map_or(UNKNOWN_LOAD, |load| (load * START).max(LEAST_LOAD));
-        Self { load: start_load, previous_load: start_load, start_load, ..Self::default() }
+        let mut recovery = Self { load: start_load, start_load, ..Self::default() };
+        if hold {
+            recovery.load = usual.unwrap_or(UNKNOWN_LOAD);
+            recovery.hold(now);
+        }
+        recovery
     }
 
-    /// A hold keeps this share of the load that was.
-    pub(super) fn keep(&mut self, share: f64) {
-        self.load = (self.load * share).max(LEAST_LOAD);
+    /// A downstream that was asked too much says when to ask again: most of the load is kept over that, and is the ceiling.
+    pub(super) fn hold(&mut self, now: Timestamp) {
+        let load = (KEPT_OVER_A_HOLD * self.load).max(LEAST_LOAD);
+        self.stay_under(load, now);
+        self.load = load;
     }
 
-    /// A downstream that had come back has failed again. `keep`: it only asked for a hold.
-    pub(super) fn fell(&mut self, usual: &Usual, keep: Option<f64>, now: Timestamp) {
-        let again = self.last_ceiling > 0.0 && self.load > ABOVE * self.last_ceiling;
+    /// A downstream that had come back has failed again.
+    pub(super) fn fall(&mut self, usual: &Usual, now: Timestamp) {
         let last_good = self.load.min(self.previous_load);
-        let ceiling = (CEILING * last_good).max(CEILING_OF_USUAL * usual.load.unwrap_or_default());
+        self.stay_under((CEILING * last_good).max(CEILING_OF_USUAL * usual.load.unwrap_or_default()), now);
+        self.load = (self.load / 2.0).clamp(self.start_load / 8.0, self.start_load);
+    }
+
+    /// For a while; where the last ceiling had been passed, until it is closed.
+    fn stay_under(&mut self, ceiling: f64, now: Timestamp) {
+        let again = self.last_ceiling > 0.0 && self.load > ABOVE * self.last_ceiling;
         (self.ceiling, self.last_ceiling) = (Some(ceiling), ceiling);
-        self.ceiling_until = (!again).then(|| now.after(CEILING_LASTS));
-        self.load = match keep {
-            Some(share) => share * self.load,
-            None => (self.load / 2.0).clamp(self.start_load / 8.0, self.start_load),
-        };
+        self.ceiling_until = Some(now.after(CEILING_LASTS * if again { 5 } else { 1 }));
     }
 
     pub(super) fn begin(&mut self, usual: &Usual, now: Timestamp) {
@@ -146,26 +156,31 @@ impl Recovery {
         now.since(self.step_started) >= STEP && (step.ok + step.failed) as f64 >= self.load.max(least)
     }
 
+    /// Without an outcome for so long, a step has none. Handlers may take longer than a probe is waited for.
+    fn stuck_after(&self, stats: &OutcomeStats, settings: &BreakerSettings) -> Duration {
+        settings.recovery_timeout.max(Duration::from_millis((2.0 * stats.took_ms) as u64))
+    }
+
     /// True: a step has ended.
     pub(super) fn end_step(
         &mut self, stats: &mut OutcomeStats, meter: &Meter, settings: &BreakerSettings, now: Timestamp,
     ) -> bool {
         let step = stats.step;
         let outcomes = (step.ok + step.failed) as f64;
-        let stuck = outcomes == 0.0 && now.since(self.step_started) >= settings.recovery_timeout;
+        let stuck = outcomes == 0.0 && now.since(self.step_started) >= self.stuck_after(stats, settings);
         if !stuck && !self.step_is_over(&step, &stats.usual, now) {
             return false;
         }
         let usual_load = stats.usual.load.unwrap_or_default();
         let expected = outcomes * self.share;
-        let chance = 2.0 * (expected * (1.0 - self.share)).max(0.0).sqrt() + 1.0;
+        let chance = 2.0 * (expected * (1.0 - self.share)).max(0.0).sqrt() + 2.0;
         let worse = step.failed as f64 > expected + chance;
         let slower = match stats.usual.ln_took {
             Some(usual) if step.ok > 0 => (step.ln_took / step.ok as f64 - usual).exp(),
             _ => 1.0,
         };
         let bound_at = self.last_bound(meter, now);
-        let waited = bound_at >= self.step_started && meter.empty_at < self.step_started;
+        let waited = bound_at > self.step_started && meter.empty_at < self.step_started;
         let used = self.load < 2.0 || meter.most_leased as f64 >= USED * self.load;
         if stuck {
             // Leases of workers that died may take all slots.

@@ -1,7 +1,7 @@
 //! What the workers call: serves so many calls a second, slows, falls over, is down for a while.
 
 use redrive::domain::{Failure, FailureCategory, Rng};
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 pub(super) const SECOND: u64 = 1_000_000;
 
@@ -18,13 +18,16 @@ pub(super) struct Downstream {
     pub(super) down: Vec<(f64, f64)>,
     /// Calls hang for so long while it is down; otherwise they are refused at once.
     pub(super) hangs_ms: Option<f64>,
-    /// From then to then so many fail, with this kind of error.
+    /// From then to then this share of the calls fails.
     pub(super) brownout: Option<(f64, f64, f64)>,
+    /// With an error that says so; otherwise with one that could be the job's own.
     pub(super) brownout_is_unreachable: bool,
-    /// So many always fail.
+    /// This share of the calls always fails, with HTTP 500.
     pub(super) usual_failures: f64,
     /// Calls in a second, above which it answers 429.
     pub(super) quota: Option<f64>,
+    /// What a 429 asks for.
+    pub(super) retry_after: Option<Duration>,
 }
 
 impl Default for Downstream {
@@ -40,6 +43,7 @@ impl Default for Downstream {
             brownout_is_unreachable: true,
             usual_failures: 0.0,
             quota: None,
+            retry_after: None,
         }
     }
 }
@@ -50,23 +54,17 @@ pub(super) struct Answer {
     pub(super) error: Option<Failure>,
 }
 
-pub(super) fn refused() -> Failure {
-    error("ConnectionRefused", Some(FailureCategory::Unreachable), 0)
-}
-
-pub(super) fn error(error_type: &str, category: Option<FailureCategory>, http_status: u32) -> Failure {
-    Failure { category, http_status, ..Failure::new(error_type, "") }
-}
-
 /// A downstream with what it remembers of the calls.
 pub(super) struct Service {
     pub(super) is: Downstream,
     calls: VecDeque<u64>,
     fallen_until: u64,
-    /// Calls at a time, in one sliding second, since `watched_from`.
-    pub(super) peak: usize,
+    /// The end of its last outage.
     pub(super) watched_from: u64,
-    pub(super) falls: u32,
+    /// Calls in one sliding second since then.
+    pub(super) peak: usize,
+    /// When it fell over.
+    pub(super) falls: Vec<u64>,
     pub(super) failed: u64,
     pub(super) calls_made: u64,
     pub(super) first_success: Option<u64>,
@@ -81,11 +79,22 @@ impl Service {
             fallen_until: 0,
             peak: 0,
             watched_from,
-            falls: 0,
+            falls: Vec::new(),
             failed: 0,
             calls_made: 0,
             first_success: None,
         }
+    }
+
+    /// How often it fell over between the end of one outage and the next.
+    pub(super) fn falls_of_one_recovery(&self) -> u32 {
+        let starts = self.is.down.iter().skip(1).map(|(from, _)| *from).chain([f64::MAX]);
+        let recoveries = self.is.down.iter().map(|(_, to)| *to).zip(starts);
+        let falls = |(from, to): (f64, f64)| {
+            let within = |at: &&u64| (from..to).contains(&(**at as f64 / SECOND as f64));
+            self.falls.iter().filter(within).count() as u32
+        };
+        recoveries.map(falls).max().unwrap_or(0)
     }
 
     /// It would serve a call now.
@@ -120,43 +129,46 @@ impl Service {
     }
 
     fn answer(&mut self, now: u64, rate: f64, rng: &mut Rng) -> Answer {
+        use FailureCategory::{RateLimited, Timeout, Unavailable, Unreachable};
+        let fails = |after_ms: f64, error_type, category, http_status| Answer {
+            after: (after_ms * 1e3) as u64,
+            error: Some(Failure { category, http_status, ..Failure::new(error_type, "") }),
+        };
         let at = now as f64 / SECOND as f64;
         if self.is_down(now) {
             return match self.is.hangs_ms {
-                Some(ms) => {
-                    Answer { after: (ms * 1e3) as u64, error: Some(error("Timeout", Some(FailureCategory::Timeout), 0)) }
-                }
-                None => Answer { after: 1_000, error: Some(refused()) },
+                Some(ms) => fails(ms, "Timeout", Some(Timeout), 0),
+                None => fails(1.0, "ConnectionRefused", Some(Unreachable), 0),
             };
         }
         if now < self.fallen_until {
             if rate > self.is.capacity {
                 self.fallen_until = self.fallen_until.max(now + SECOND);
             }
-            let unavailable = error("HTTP503", Some(FailureCategory::Unavailable), 503);
-            return Answer { after: 2_000, error: Some(unavailable) };
+            return fails(2.0, "HTTP503", Some(Unavailable), 503);
         }
         if rate > self.is.falls_above {
-            self.falls += 1;
+            self.falls.push(now);
             self.fallen_until = now + 5 * SECOND;
-            let unavailable = error("HTTP503", Some(FailureCategory::Unavailable), 503);
-            return Answer { after: 2_000, error: Some(unavailable) };
+            return fails(2.0, "HTTP503", Some(Unavailable), 503);
         }
-        let takes = (self.is.takes_ms * 1e3) as u64;
         if self.is.quota.is_some_and(|quota| rate > quota) {
-            return Answer { after: 1_000, error: Some(error("TooMany", Some(FailureCategory::RateLimited), 429)) };
+            return fails(1.0, "TooManyRequests", Some(RateLimited), 429);
         }
+        let slow = if self.is.slows && rate > self.is.capacity { 2.0 } else { 1.0 };
+        let takes_ms = self.is.takes_ms * slow;
         if let Some((from, to, share)) = self.is.brownout
             && (from..to).contains(&at)
             && rng.unit() < share
         {
-            let category = self.is.brownout_is_unreachable.then_some(FailureCategory::Unavailable);
-            return Answer { after: takes, error: Some(error("Brownout", category, 0)) };
+            return match self.is.brownout_is_unreachable {
+                true => fails(takes_ms, "HTTP503", Some(Unavailable), 503),
+                false => fails(takes_ms, "Brownout", None, 0),
+            };
         }
         if rng.unit() < self.is.usual_failures {
-            return Answer { after: takes, error: Some(error("Flaky", None, 500)) };
+            return fails(takes_ms, "HTTP500", None, 500);
         }
-        let slow = if self.is.slows && rate > self.is.capacity { 2 } else { 1 };
-        Answer { after: takes * slow, error: None }
+        Answer { after: (takes_ms * 1e3) as u64, error: None }
     }
 }

@@ -1,117 +1,54 @@
 //! A queue, its slots and its downstreams over virtual time: the breaker, admission and retries are the real functions.
 
-use super::downstream::{Downstream, SECOND, Service, error};
+use super::downstream::{SECOND, Service};
+use super::scenario::{Poison, Results, Scenario};
 use redrive::domain::{
-    Admission, Breaker, BreakerEpoch, BreakerFacts, BreakerState, Delivery, EndedDelivery, JobId, Lease, Leased, Meter,
-    Next, OutcomeStats, Outcome, PATIENCE, PolicyOverride, Progress, QueueName, QueueSettings, Recovery, Rng, Successes,
-    Timestamp, decide,
+    Admission, Breaker, BreakerEpoch, BreakerFacts, BreakerState, Delivery, EndedDelivery, Failure, JobId, Lease,
+    Leased, Meter, Next, Outcome, OutcomeStats, PATIENCE, Progress, QueueName, Recovery, Rng, Successes, Timestamp,
+    Usual, decide,
 };
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
-
-/// A job that fails whatever the downstream does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Poison {
-    /// As an error that says nothing of the downstream.
-    Own,
-    /// As HTTP 500.
-    Http500,
-}
-
-#[derive(Clone)]
-pub(super) struct Scenario {
-    pub(super) jobs: usize,
-    /// Jobs that are enqueued a second.
-    pub(super) rate: f64,
-    /// The last job is enqueued then at the latest.
-    pub(super) slots: usize,
-    /// A worker's own time for each job.
-    pub(super) overhead_ms: f64,
-    /// One for each breaker key; jobs go to them in turn.
-    pub(super) downstreams: Vec<Downstream>,
-    /// Keys are given at Enqueue; otherwise failures name them.
-    pub(super) keys_given: bool,
-    /// One in so many is poison.
-    pub(super) poison: Option<(usize, Poison)>,
-    pub(super) settings: QueueSettings,
-    pub(super) policy: Option<PolicyOverride>,
-    pub(super) end: f64,
-    pub(super) seed: u64,
-}
-
-impl Default for Scenario {
-    fn default() -> Self {
-        Self {
-            jobs: 10_000,
-            rate: 40.0,
-            slots: 20,
-            overhead_ms: 5.0,
-            downstreams: vec![Downstream::default()],
-            keys_given: true,
-            poison: None,
-            settings: QueueSettings::default(),
-            policy: None,
-            end: 330.0,
-            seed: 1,
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Results {
-    pub(super) done: usize,
-    pub(super) dead: usize,
-    pub(super) good_dead: usize,
-    pub(super) poison_left: usize,
-    /// Attempts that good jobs lost.
-    pub(super) counted: u64,
-    pub(super) failed: u64,
-    pub(super) calls: u64,
-    pub(super) falls: u32,
-    pub(super) peak: usize,
-    /// Seconds after the downstream came back.
-    pub(super) first_success: Option<f64>,
-    pub(super) drained: Option<f64>,
-    pub(super) trips: u32,
-    /// The longest time in which work waited, the downstream was well, and nothing was handed out.
-    pub(super) idle_while_well: f64,
-    /// Milliseconds from ready to done, of good jobs, sorted; of each downstream.
-    pub(super) waits: Vec<Vec<u64>>,
-}
-
-impl Results {
-    pub(super) fn p99(&self, downstream: usize) -> u64 {
-        let waits = &self.waits[downstream];
-        waits.get(waits.len() * 99 / 100).copied().unwrap_or_default()
-    }
-}
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
 struct Job {
     enqueued: u64,
+    started: Option<u64>,
     target: usize,
     group: usize,
     poison: Option<Poison>,
     progress: Progress,
     died: bool,
     done: bool,
-    /// Of its last counted failure: the delivery.
-    ready_at: u64,
+    running: Option<Running>,
+}
+
+struct Running {
+    started: u64,
+    epoch: BreakerEpoch,
+    group: usize,
+    ramp: bool,
+    error: Option<Failure>,
 }
 
 /// One breaker with what it guards.
-struct Guard {
+struct Group {
     breaker: Breaker,
     stats: OutcomeStats,
     sums: Successes,
     last_success: Option<Timestamp>,
-    ready: BTreeSet<(u64, usize)>,
+    /// By when they became ready.
+    ready: VecDeque<(u64, usize)>,
     leased: u64,
     /// Starts of the probes of this epoch, and their jobs.
     probes: Vec<(Timestamp, usize)>,
     meter: Meter,
     tokens: f64,
     tokens_at: u64,
+    /// When its step or bucket is looked at next.
     look_at: u64,
+    /// Until then another server has not seen that it opened.
+    unseen_until: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,21 +60,11 @@ enum Event {
     Look(usize),
 }
 
-struct Running {
-    started: u64,
-    epoch: BreakerEpoch,
-    group: usize,
-    ramp: bool,
-    error: Option<redrive::domain::Failure>,
-    delivery: u32,
-}
-
 pub(super) struct Simulation {
     scenario: Scenario,
     services: Vec<Service>,
-    guards: Vec<Guard>,
+    groups: Vec<Group>,
     jobs: Vec<Job>,
-    running: Vec<Option<Running>>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
     free: usize,
@@ -145,13 +72,22 @@ pub(super) struct Simulation {
     rate_tokens: f64,
     rate_at: u64,
     queue: QueueName,
-    waiting_since: Option<u64>,
-    idle_while_well: u64,
-    drained: Option<u64>,
-    left: usize,
-    waits: Vec<Vec<u64>>,
-    wake_at: u64,
+    /// Jobs that are out, and those that are neither done nor dead.
     out: u64,
+    left: usize,
+    wake_at: u64,
+    waiting_since: Option<u64>,
+    /// The end of the last outage.
+    back: u64,
+    idle_while_well: u64,
+    last_uncounted: Option<u64>,
+    last_done: u64,
+    drained: Option<u64>,
+    /// Jobs that were enqueued before that, and of them those that are neither done nor dead.
+    backlog: Option<usize>,
+    backlog_left: usize,
+    slowest_death: u64,
+    waits: Vec<Vec<u64>>,
 }
 
 fn ms(now: u64) -> Timestamp {
@@ -162,42 +98,42 @@ fn micros(at: Timestamp) -> u64 {
     at.millis().saturating_sub(1_000_000).saturating_mul(1_000)
 }
 
+fn id(number: usize) -> JobId {
+    JobId::Uuid(number as u128)
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / SECOND as f64
+}
+
 impl Simulation {
     pub(super) fn run(scenario: Scenario) -> Results {
-        let groups = scenario.downstreams.len() + 1;
         let services = scenario.downstreams.iter().cloned().map(Service::new).collect::<Vec<_>>();
-        let guard = |_| Guard {
-            breaker: Breaker::default(),
-            stats: OutcomeStats::new(Default::default(), ms(0)),
-            sums: Successes::default(),
-            last_success: None,
-            ready: BTreeSet::new(),
-            leased: 0,
-            probes: Vec::new(),
-            meter: Meter::default(),
-            tokens: 1.0,
-            tokens_at: 0,
-            look_at: 0,
-        };
+        let groups = if services.len() > 1 { services.len() + 1 } else { 1 };
         let mut simulation = Self {
             free: scenario.slots,
             rng: Rng::new(scenario.seed),
-            guards: (0..groups).map(guard).collect(),
+            groups: (0..groups).map(|_| Group::new()).collect(),
             waits: vec![Vec::new(); services.len()],
+            back: services.iter().map(|service| service.watched_from).max().unwrap_or(0),
             services,
             jobs: Vec::new(),
-            running: Vec::new(),
             events: BinaryHeap::new(),
             order: 0,
             rate_tokens: 1.0,
             rate_at: 0,
             queue: QueueName::parse("q").unwrap(),
-            waiting_since: None,
-            idle_while_well: 0,
-            drained: None,
+            out: 0,
             left: scenario.jobs,
             wake_at: u64::MAX,
-            out: 0,
+            waiting_since: None,
+            idle_while_well: 0,
+            last_uncounted: None,
+            last_done: 0,
+            drained: None,
+            backlog: None,
+            backlog_left: 0,
+            slowest_death: 0,
             scenario,
         };
         simulation.at(0, Event::Enqueue);
@@ -211,10 +147,17 @@ impl Simulation {
     }
 
     fn go(&mut self) {
-        let end = (self.scenario.end * SECOND as f64) as u64;
+        let mut end = (self.scenario.end * SECOND as f64) as u64;
         while let Some(Reverse((now, _, event))) = self.events.pop() {
+            if let Some(drained) = self.drained {
+                let more = self.scenario.end_after_drained * SECOND as f64;
+                end = end.min(self.back.saturating_add(drained).saturating_add(more as u64));
+            }
             if now > end || self.left == 0 {
                 break;
+            }
+            if now >= self.back {
+                self.backlog.get_or_insert(self.backlog_left);
             }
             self.watch_idle(now);
             match event {
@@ -222,21 +165,20 @@ impl Simulation {
                 Event::Ready(job) => self.make_ready(job, now),
                 Event::Ended(job) => self.ended(job, now),
                 Event::Wake => self.wake_at = u64::MAX,
-                Event::Look(group) => {
-                    if self.guards[group].look_at != now {
-                        continue;
-                    }
-                    self.look(group, now);
-                }
+                Event::Look(group) if self.groups[group].look_at != now => continue,
+                Event::Look(group) => self.look(group, now),
             }
             self.hand_out(now);
         }
     }
 
+    /// Nothing has happened since the last event, so what was true then was true until now.
     fn watch_idle(&mut self, now: u64) {
-        let ready = self.guards.iter().any(|guard| !guard.ready.is_empty());
-        let well = self.services.iter().all(|service| service.is_well(now));
-        if ready && well && self.free > 0 && self.out == 0 {
+        let idle = self.out == 0
+            && self.free > 0
+            && self.groups.iter().any(|group| !group.ready.is_empty())
+            && self.services.iter().all(|service| service.is_well(now));
+        if idle {
             let since = *self.waiting_since.get_or_insert(now);
             self.idle_while_well = self.idle_while_well.max(now - since);
         } else {
@@ -248,11 +190,20 @@ impl Simulation {
         let number = self.jobs.len();
         let targets = self.services.len();
         let target = number % targets;
-        let poison = self.scenario.poison.filter(|(one_in, _)| number % one_in == one_in - 1).map(|(_, poison)| poison);
+        let poison = self.scenario.poison.filter(|(share, _)| self.rng.unit() < *share).map(|(_, poison)| poison);
         let group = if self.scenario.keys_given && targets > 1 { target + 1 } else { 0 };
-        let progress = Progress::default();
-        self.jobs.push(Job { enqueued: now, target, group, poison, progress, died: false, done: false, ready_at: now });
-        self.running.push(None);
+        self.jobs.push(Job {
+            enqueued: now,
+            started: None,
+            target,
+            group,
+            poison,
+            progress: Progress::default(),
+            died: false,
+            done: false,
+            running: None,
+        });
+        self.backlog_left += usize::from(now < self.back);
         self.make_ready(number, now);
         if self.jobs.len() < self.scenario.jobs {
             let gap = -(1.0 - self.rng.unit()).ln() / self.scenario.rate;
@@ -261,9 +212,7 @@ impl Simulation {
     }
 
     fn make_ready(&mut self, job: usize, now: u64) {
-        let group = self.jobs[job].group;
-        self.jobs[job].ready_at = now;
-        self.guards[group].ready.insert((now, job));
+        self.groups[self.jobs[job].group].ready.push_back((now, job));
     }
 
     fn wake(&mut self, at: u64) {
@@ -276,29 +225,23 @@ impl Simulation {
     // ---- hand out ----
 
     fn hand_out(&mut self, now: u64) {
-        while self.free > 0 {
-            if !self.may_by_rate(now) {
+        while self.free > 0 && self.groups.iter().any(|group| !group.ready.is_empty()) {
+            if !self.may_by_limits(now) {
                 break;
             }
-            let mut first: Option<((u64, usize), usize, bool)> = None;
-            for group in 0..self.guards.len() {
-                if let Some((head, probe)) = self.head(group, now)
-                    && first.is_none_or(|(other, ..)| head < other)
-                {
-                    first = Some((head, group, probe));
-                }
-            }
-            let Some((head, group, probe)) = first else { break };
-            self.start(head, group, probe, now);
+            let heads = (0..self.groups.len()).filter_map(|group| Some((self.head(group, now)?, group)));
+            // The group whose job was ready first.
+            let Some(((_, index, probe), group)) = heads.min() else { break };
+            self.start(group, index, probe, now);
         }
-        for guard in &mut self.guards {
-            if guard.ready.is_empty() {
-                guard.meter.empty_at = ms(now);
+        for group in &mut self.groups {
+            if group.ready.is_empty() {
+                group.meter.empty_at = ms(now);
             }
         }
     }
 
-    fn may_by_rate(&mut self, now: u64) -> bool {
+    fn may_by_limits(&mut self, now: u64) -> bool {
         let settings = &self.scenario.settings;
         if settings.max_in_flight.is_some_and(|most| self.out >= most) {
             return false;
@@ -309,39 +252,40 @@ impl Simulation {
         self.rate_at = now;
         if self.rate_tokens < 1.0 {
             let waits = ((1.0 - self.rate_tokens) / rate * 1e6).ceil() as u64 + 1;
-            if self.guards.iter().any(|guard| !guard.ready.is_empty()) {
-                self.wake(now + waits);
-            }
+            self.wake(now + waits);
             return false;
         }
         true
     }
 
-    /// The first job of a group that may leave, and whether it is a probe.
-    fn head(&mut self, group: usize, now: u64) -> Option<((u64, usize), bool)> {
+    /// The first job of a group that may leave: since when it is ready, where it is, and whether it is a probe.
+    fn head(&mut self, number: usize, now: u64) -> Option<((u64, usize), usize, bool)> {
         let settings = &self.scenario.settings.breaker;
-        let guard = &mut self.guards[group];
-        let first = *guard.ready.first()?;
-        let probes = guard.probes.iter().map(|(start, _)| *start);
-        match guard.breaker.admission(settings, guard.stats.took_ms, probes, ms(now)) {
-            Admission::All => Some((first, false)),
+        let group = &mut self.groups[number];
+        let first = *group.ready.front()?;
+        if now < group.unseen_until {
+            return Some((first, 0, false));
+        }
+        let probes = group.probes.iter().map(|(start, _)| *start);
+        match group.breaker.admission(settings, group.stats.took_ms, probes, ms(now)) {
+            Admission::All => Some((first, 0, false)),
             Admission::Probes { not_first, .. } => {
-                let is_avoided = |job: usize| not_first == Some(&id(job));
-                let head = guard.ready.iter().copied().find(|(_, job)| !is_avoided(*job)).unwrap_or(first);
-                Some((head, true))
+                let avoided = not_first == Some(&id(first.1)) && group.ready.len() > 1;
+                let index = usize::from(avoided);
+                Some((group.ready[index], index, true))
             }
             Admission::Ramp { leased, per_second } => {
                 let burst = Recovery::burst(per_second);
-                guard.tokens = (guard.tokens + (now - guard.tokens_at) as f64 * per_second / 1e6).min(burst);
-                guard.tokens_at = now;
-                if guard.leased < leased && guard.tokens >= 1.0 {
-                    return Some((first, false));
+                group.tokens = (group.tokens + (now - group.tokens_at) as f64 * per_second / 1e6).min(burst);
+                group.tokens_at = now;
+                if group.leased < leased && group.tokens >= 1.0 {
+                    return Some((first, 0, false));
                 }
-                if ms(now).since(guard.meter.empty_at) > PATIENCE {
-                    guard.meter.held_at = ms(now);
+                if ms(now).since(group.meter.empty_at) > PATIENCE {
+                    group.meter.held_at = ms(now);
                 }
-                if guard.leased < leased {
-                    let waits = ((1.0 - guard.tokens) / per_second * 1e6).ceil() as u64 + 1;
+                if group.leased < leased {
+                    let waits = ((1.0 - group.tokens) / per_second * 1e6).ceil() as u64 + 1;
                     self.wake(now + waits);
                 }
                 None
@@ -354,36 +298,37 @@ impl Simulation {
         }
     }
 
-    fn start(&mut self, head: (u64, usize), group: usize, probe: bool, now: u64) {
-        let (_, number) = head;
-        let guard = &mut self.guards[group];
-        guard.ready.remove(&head);
-        guard.leased += 1;
-        self.out += 1;
-        let ramp = guard.breaker.state(&self.scenario.settings.breaker, ms(now)) == BreakerState::Recovering;
+    fn start(&mut self, group_number: usize, index: usize, probe: bool, now: u64) {
+        let group = &mut self.groups[group_number];
+        let Some((_, number)) = group.ready.remove(index) else { return };
+        group.leased += 1;
+        let unseen = now < group.unseen_until;
+        let ramp = !unseen && group.breaker.outage.as_ref().is_some_and(|outage| outage.recovering);
         if ramp {
-            guard.tokens -= 1.0;
-            guard.meter.most_leased = guard.meter.most_leased.max(guard.leased);
+            group.tokens -= 1.0;
+            group.meter.most_leased = group.meter.most_leased.max(group.leased);
         }
         if probe {
-            guard.probes.push((ms(now), number));
+            group.probes.push((ms(now), number));
         }
         if self.scenario.settings.max_rate.is_some() {
             self.rate_tokens -= 1.0;
         }
         self.free -= 1;
-        let epoch = BreakerEpoch { transitions: guard.breaker.transitions, probe };
+        self.out += 1;
+        let transitions = group.breaker.transitions - u64::from(unseen);
         let job = &mut self.jobs[number];
+        job.started.get_or_insert(now);
         job.progress.deliveries += 1;
         let mut answer = self.services[job.target].call(now, &mut self.rng);
-        if answer.error.is_none()
-            && let Some(poison) = job.poison
-        {
-            let (name, status) = if poison == Poison::Own { ("Bug", 0) } else { ("HTTP500", 500) };
-            answer.error = Some(error(name, None, status));
+        if answer.error.is_none() {
+            answer.error = job.poison.map(|poison| match poison {
+                Poison::Bug => Failure::new("Bug", ""),
+                Poison::Http500 => Failure { http_status: 500, ..Failure::new("HTTP500", "") },
+            });
         }
-        let delivery = job.progress.deliveries;
-        self.running[number] = Some(Running { started: now, epoch, group, ramp, error: answer.error, delivery });
+        let epoch = BreakerEpoch { transitions, probe };
+        job.running = Some(Running { started: now, epoch, group: group_number, ramp, error: answer.error });
         let overhead = (self.scenario.overhead_ms * 1e3) as u64;
         self.at(now + answer.after + overhead, Event::Ended(number));
     }
@@ -391,84 +336,62 @@ impl Simulation {
     // ---- outcomes ----
 
     fn ended(&mut self, number: usize, now: u64) {
-        let Some(running) = self.running[number].take() else { return };
+        let Some(mut running) = self.jobs[number].running.take() else { return };
         self.free += 1;
         self.out -= 1;
-        let group = running.group;
-        let guard = &mut self.guards[group];
-        guard.leased -= 1;
-        guard.probes.retain(|(_, job)| *job != number);
-        match running.error.clone() {
+        let group = &mut self.groups[running.group];
+        group.leased -= 1;
+        group.probes.retain(|(_, job)| *job != number);
+        match running.error.take() {
             None => self.succeeded(number, &running, now),
             Some(failure) => self.failed(number, &running, failure, now),
         }
-        self.after_outcome(group, now);
+        self.after_outcome(running.group, now);
     }
 
     fn succeeded(&mut self, number: usize, running: &Running, now: u64) {
         let (settings, started) = (&self.scenario.settings.breaker, ms(running.started));
-        let guard = &mut self.guards[running.group];
-        if running.ramp || running.epoch.probe {
-            let transitions = guard.breaker.transitions;
-            guard.breaker.succeed(&mut guard.stats, running.epoch, started, settings, ms(now));
-            if guard.breaker.transitions != transitions {
-                guard.new_epoch();
-            }
-        } else if running.epoch.transitions == guard.breaker.transitions {
-            guard.sums.add(Successes::of(started, ms(now), self.jobs[number].progress.retries > 0));
-            guard.last_success = Some(ms(now));
-        }
+        let group = &mut self.groups[running.group];
         let job = &mut self.jobs[number];
+        if running.ramp || running.epoch.probe {
+            let transitions = group.breaker.transitions;
+            group.breaker.succeed(&mut group.stats, running.epoch, started, settings, ms(now));
+            group.note_transition(transitions);
+        } else if running.epoch.transitions == group.breaker.transitions {
+            group.sums.add(Successes::of(started, ms(now), job.progress.tries > 0));
+            group.last_success = Some(ms(now));
+        }
         job.done = true;
-        self.left -= 1;
+        self.last_done = now;
         self.waits[job.target].push((now - job.enqueued) / 1_000);
-        self.note_drained(now);
+        self.finished(number, now);
     }
 
-    fn failed(&mut self, number: usize, running: &Running, failure: redrive::domain::Failure, now: u64) {
+    fn failed(&mut self, number: usize, running: &Running, failure: Failure, now: u64) {
         let settings = &self.scenario.settings;
-        let targets = self.services.len();
-        let job = &mut self.jobs[number];
-        // A failure names the dependency: its outcome is that key's, if the delivery began under it.
-        let own = job.target + 1;
-        let learns = targets > 1 && job.group != own;
-        let group = if learns { own } else { running.group };
-        let guard = &mut self.guards[group];
-        let epoch = if learns {
-            BreakerEpoch { transitions: guard.breaker.transitions, probe: false }
-        } else {
-            running.epoch
-        };
         let at = ms(now);
-        if guard.breaker.outage.is_none() {
-            guard.stats.absorb(guard.sums, guard.last_success);
-            guard.stats.roll(at);
+        let job = &mut self.jobs[number];
+        // A failure names the dependency: its outcome is that key's, if the delivery began after its last transition.
+        let own = if self.services.len() > 1 { job.target + 1 } else { 0 };
+        let group = &mut self.groups[own];
+        let mut epoch = running.epoch;
+        if running.group != own {
+            let current = group.breaker.log.last().is_none_or(|last| ms(running.started) >= last.at);
+            let transitions = if current { group.breaker.transitions } else { u64::MAX };
+            epoch = BreakerEpoch { transitions, probe: false };
+        }
+        if group.breaker.outage.is_none() {
+            group.stats.absorb(group.sums, group.last_success);
+            group.stats.roll(at);
         }
         let breaker = BreakerFacts {
-            state: guard.breaker.state(&settings.breaker, at),
-            counts: guard.breaker.counts_failure(&guard.stats, epoch, &settings.breaker, at),
-            counts_hold: guard.breaker.counts_hold(epoch, &settings.breaker, at),
-            probe_at: guard.breaker.probe_at(&settings.breaker, at),
+            state: group.breaker.state(&settings.breaker, at),
+            counts: group.breaker.counts_failure(&group.stats, epoch, &settings.breaker, at),
+            counts_hold: group.breaker.counts_hold(epoch, &settings.breaker, at),
+            probe_at: group.breaker.probe_at(&settings.breaker, at),
         };
-        let delivery = Delivery {
-            lease: Lease {
-                queue: self.queue.clone(),
-                number: number as u64,
-                delivery: running.delivery,
-                nonce: 0,
-                flags: 0,
-                epoch: 0,
-                started_at: ms(running.started),
-                duration_ms: 0,
-                own_id: None,
-            },
-            attempt: job.progress.tries + 1,
-            worker_id: String::new(),
-            started_at: ms(running.started),
-            expires_at: Timestamp::MAX,
-            duration: Default::default(),
-            probe: epoch.probe,
-        };
+        let delivery = delivery(&self.queue, number, &job.progress, ms(running.started), epoch.probe);
+        let retry_after = self.services[job.target].is.retry_after.filter(|_| failure.http_status == 429);
         let leased = Leased {
             delivery: &delivery,
             progress: &job.progress,
@@ -476,157 +399,203 @@ impl Simulation {
             expires_at: None,
             breaker,
         };
-        let retry_after = (failure.http_status == 429).then(|| std::time::Duration::from_secs(1));
-        let outcome = Outcome::Failed { failure, permanent: false, retry_after };
         let first = job.progress.tries == 0;
+        let outcome = Outcome::Failed { failure, permanent: false, retry_after };
         let decision = decide(leased, outcome, settings, at, self.rng.fractions());
-        job.progress = decision.progress;
-        job.progress.deliveries = running.delivery;
-        let job_id = id(number);
         let ended = EndedDelivery {
             epoch,
-            job: &job_id,
+            job: &id(number),
             number: number as u64,
-            delivery: running.delivery,
+            delivery: job.progress.deliveries,
             started_at: ms(running.started),
             first,
         };
-        let transitions = guard.breaker.transitions;
-        guard.breaker.fail(&mut guard.stats, &ended, decision.signal, &settings.breaker, at, self.rng.unit());
-        if guard.breaker.transitions != transitions {
-            guard.new_epoch();
+        if !decision.attempt.counted {
+            self.last_uncounted = Some(now);
         }
-        job.group = group;
+        job.progress = decision.progress;
+        job.group = own;
+        let (transitions, was_closed) = (group.breaker.transitions, group.breaker.outage.is_none());
+        group.breaker.fail(&mut group.stats, &ended, decision.signal, &settings.breaker, at, self.rng.unit());
+        if group.note_transition(transitions) && was_closed {
+            group.unseen_until = now + self.scenario.stale_ms * 1_000;
+        }
         match decision.next {
-            Next::Later { at } | Next::Behind { at } => {
-                self.at(micros(at).max(now), Event::Ready(number));
-            }
-            Next::OldPlace => self.make_ready(number, now),
-            Next::DeadLetter(_) | Next::Cancelled => {
-                self.jobs[number].died = true;
-                self.left -= 1;
-                self.note_drained(now);
-            }
+            Next::Later { at } => self.at(micros(at).max(now), Event::Ready(number)),
+            Next::Behind { .. } | Next::OldPlace => self.make_ready(number, now),
+            Next::DeadLetter(_) | Next::Cancelled => self.died(number, now),
         }
-        self.return_counted(group, now);
-        if group != running.group {
-            self.after_outcome(group, now);
+        self.return_counted(own, now);
+        if own != running.group {
+            self.after_outcome(own, now);
         }
     }
 
+    fn died(&mut self, number: usize, now: u64) {
+        let job = &mut self.jobs[number];
+        job.died = true;
+        if let Some(started) = job.started.filter(|_| job.poison.is_some()) {
+            self.slowest_death = self.slowest_death.max(now - started);
+        }
+        self.finished(number, now);
+    }
+
     fn return_counted(&mut self, group: usize, now: u64) {
-        for failure in std::mem::take(&mut self.guards[group].breaker.returned) {
+        for failure in std::mem::take(&mut self.groups[group].breaker.returned) {
             let number = failure.number as usize;
             let job = &mut self.jobs[number];
             job.progress.tries = job.progress.tries.saturating_sub(1);
             job.progress.uncounted += 1;
-            if job.died && !job.done {
-                job.died = false;
+            if std::mem::take(&mut job.died) {
+                self.backlog_left += usize::from(job.enqueued < self.back);
                 self.left += 1;
                 self.make_ready(number, now);
             }
         }
     }
 
-    fn after_outcome(&mut self, group: usize, now: u64) {
+    fn after_outcome(&mut self, number: usize, now: u64) {
         let settings = &self.scenario.settings.breaker;
-        let guard = &mut self.guards[group];
-        match &guard.breaker.outage {
+        let group = &mut self.groups[number];
+        match &group.breaker.outage {
             Some(outage) if outage.recovering => {
-                if outage.recovery.step_is_over(&guard.stats.step, &guard.stats.usual, ms(now)) {
-                    self.look(group, now);
-                } else if guard.look_at <= now {
+                if outage.recovery.step_is_over(&group.stats.step, &group.stats.usual, ms(now)) {
+                    self.look(number, now);
+                } else if group.look_at <= now {
                     let at = micros(outage.recovery.next_look(settings, ms(now)));
-                    self.look_at(group, at);
+                    self.look_at(number, at);
                 }
             }
-            Some(_) => {}
-            None if guard.look_at <= now => {
-                let at = micros(guard.stats.bucket_ends_at(ms(now)));
-                self.look_at(group, at);
+            None if group.look_at <= now => {
+                let at = micros(group.stats.bucket_ends_at(ms(now)));
+                self.look_at(number, at);
             }
-            None => {}
+            _ => {}
         }
     }
 
     fn look_at(&mut self, group: usize, at: u64) {
-        self.guards[group].look_at = at;
+        self.groups[group].look_at = at;
         self.at(at, Event::Look(group));
     }
 
-    fn look(&mut self, group: usize, now: u64) {
+    fn look(&mut self, number: usize, now: u64) {
         let settings = &self.scenario.settings.breaker;
-        let guard = &mut self.guards[group];
+        let group = &mut self.groups[number];
         let at = ms(now);
-        if guard.breaker.outage.is_none() {
-            guard.stats.absorb(guard.sums, guard.last_success);
-            guard.stats.roll(at);
-            let next = micros(guard.stats.bucket_ends_at(at)).max(now + SECOND);
-            return self.look_at(group, next);
+        if group.breaker.outage.is_none() {
+            group.stats.absorb(group.sums, group.last_success);
+            group.stats.roll(at);
+            let next = micros(group.stats.bucket_ends_at(at)).max(now + SECOND);
+            return self.look_at(number, next);
         }
-        guard.meter.ready = guard.ready.len() as u64;
-        guard.meter.leased = guard.leased;
-        let transitions = guard.breaker.transitions;
-        let meter = guard.meter;
-        guard.breaker.tick(&mut guard.stats, &meter, settings, at);
-        if guard.breaker.transitions != transitions {
-            guard.new_epoch();
+        group.meter.ready = group.ready.len() as u64;
+        group.meter.leased = group.leased;
+        let transitions = group.breaker.transitions;
+        let meter = group.meter;
+        let step = group.stats.step;
+        if group.breaker.tick(&mut group.stats, &meter, settings, at) {
+            if std::env::var("TRACE").is_ok() {
+                let r = group.breaker.outage.as_ref().map(|o| o.recovery.clone());
+                println!("  {:.2} step {step:?} load {:?} ceil {:?} until {:?} most {} leased {} ready {} usual {:?} took {:.1}", seconds(now), r.as_ref().map(|r| r.load), r.as_ref().map(|r| r.ceiling), r.as_ref().map(|r| r.ceiling_until), meter.most_leased, meter.leased, meter.ready, group.stats.usual, group.stats.took_ms);
+            }
+            group.meter.most_leased = group.leased;
         }
-        if let Some(outage) = guard.breaker.outage.as_ref().filter(|outage| outage.recovering) {
+        group.note_transition(transitions);
+        if let Some(outage) = group.breaker.outage.as_ref().filter(|outage| outage.recovering) {
             let next = micros(outage.recovery.next_look(settings, at)).max(now + 1_000);
-            self.look_at(group, next);
+            self.look_at(number, next);
         }
     }
 
-    fn note_drained(&mut self, now: u64) {
-        let back = self.services.iter().map(|service| service.watched_from).max().unwrap_or(0);
-        if self.drained.is_none() && now > back {
-            // A second without a job that has waited for longer than that.
-            let oldest = self.guards.iter().filter_map(|guard| guard.ready.first()).map(|(at, _)| *at).min();
-            let behind = oldest.is_some_and(|oldest| oldest + SECOND < now);
-            let waiting = self.jobs.iter().filter(|job| !job.done && !job.died && job.progress.retries > 0).count();
-            if !behind && waiting == 0 {
-                self.drained = Some(now - back);
+    /// It has drained once all that was enqueued before the end of the outage is done, and nothing has waited for over a second.
+    fn finished(&mut self, number: usize, now: u64) {
+        self.left -= 1;
+        self.backlog_left -= usize::from(self.jobs[number].enqueued < self.back);
+        if self.drained.is_none() && now >= self.back && self.backlog_left == 0 {
+            let oldest = self.groups.iter().filter_map(|group| group.ready.front()).map(|(at, _)| *at).min();
+            if oldest.is_none_or(|oldest| oldest + SECOND >= now) {
+                self.drained = Some(now - self.back);
             }
         }
     }
 
     fn results(mut self) -> Results {
-        let back = self.services.iter().map(|service| service.watched_from).max().unwrap_or(0);
         self.waits.iter_mut().for_each(|waits| waits.sort_unstable());
-        let good = |job: &&Job| job.poison.is_none();
+        let count = |which: &dyn Fn(&Job) -> bool| self.jobs.iter().filter(|job| which(job)).count();
+        let sum = |of: &dyn Fn(&Service) -> u64| self.services.iter().map(of).sum::<u64>();
+        let first_success = self.services.iter().filter_map(|service| service.first_success).min();
         Results {
-            done: self.jobs.iter().filter(|job| job.done).count(),
-            dead: self.jobs.iter().filter(|job| job.died).count(),
-            good_dead: self.jobs.iter().filter(good).filter(|job| job.died).count(),
-            poison_left: self.jobs.iter().filter(|job| job.poison.is_some() && !job.died).count(),
-            counted: self.jobs.iter().filter(good).map(|job| u64::from(job.progress.tries)).sum(),
-            failed: self.services.iter().map(|service| service.failed).sum(),
-            calls: self.services.iter().map(|service| service.calls_made).sum(),
-            falls: self.services.iter().map(|service| service.falls).sum(),
+            done: count(&|job| job.done),
+            dead: count(&|job| job.died),
+            good_dead: count(&|job| job.died && job.poison.is_none()),
+            poison: count(&|job| job.poison.is_some()),
+            poison_dead: count(&|job| job.died && job.poison.is_some()),
+            counted: self.jobs.iter().filter(|job| job.poison.is_none()).map(|job| u64::from(job.progress.tries)).sum(),
+            failed: sum(&|service| service.failed),
+            calls: sum(&|service| service.calls_made),
+            falls: sum(&|service| service.falls.len() as u64) as u32,
+            falls_of_one_recovery: self.services.iter().map(Service::falls_of_one_recovery).max().unwrap_or(0),
             peak: self.services.iter().map(|service| service.peak).max().unwrap_or(0),
-            first_success: self.services.iter().filter_map(|service| service.first_success).min().map(|at| {
-                at.saturating_sub(back) as f64 / SECOND as f64
-            }),
-            drained: self.drained.map(|at| at as f64 / SECOND as f64),
-            trips: self.guards.iter().map(|guard| guard.breaker.trips).sum(),
-            idle_while_well: self.idle_while_well as f64 / SECOND as f64,
+            first_success: first_success.map(|at| seconds(at.saturating_sub(self.back))),
+            drained: self.drained.map(seconds),
+            backlog: self.backlog.unwrap_or(0),
+            trips: self.groups.iter().map(|group| group.breaker.trips).sum(),
+            idle_while_well: seconds(self.idle_while_well),
+            last_uncounted: self.last_uncounted.map(seconds),
+            last_done: seconds(self.last_done),
+            slowest_death: seconds(self.slowest_death),
             waits: self.waits,
         }
     }
 }
 
-impl Guard {
-    fn new_epoch(&mut self) {
+impl Group {
+    fn new() -> Self {
+        Self {
+            breaker: Breaker::default(),
+            stats: OutcomeStats::new(Usual::default(), ms(0)),
+            sums: Successes::default(),
+            last_success: None,
+            ready: VecDeque::new(),
+            leased: 0,
+            probes: Vec::new(),
+            meter: Meter::default(),
+            tokens: 1.0,
+            tokens_at: 0,
+            look_at: 0,
+            unseen_until: 0,
+        }
+    }
+
+    /// True: there was one, and another epoch has begun.
+    fn note_transition(&mut self, before: u64) -> bool {
+        if self.breaker.transitions == before {
+            return false;
+        }
+        if std::env::var("TRACE").is_ok() { println!("  {:?} load {:?}", self.breaker.log.last().map(|l| ((l.at.millis()-1000000) as f64/1e3, l.to, &l.why)), self.breaker.outage.as_ref().map(|o| (o.recovery.load, o.recovery.ceiling))); }
         self.sums = Successes::default();
         self.last_success = None;
         self.probes.clear();
         self.meter.most_leased = 0;
         self.tokens = 1.0;
         self.look_at = 0;
+        true
     }
 }
 
-fn id(number: usize) -> JobId {
-    JobId::Uuid(number as u128)
+fn delivery(queue: &QueueName, number: usize, progress: &Progress, started_at: Timestamp, probe: bool) -> Delivery {
+    let lease = Lease {
+        queue: queue.clone(),
+        number: number as u64,
+        delivery: progress.deliveries,
+        nonce: 0,
+        flags: 0,
+        epoch: 0,
+        started_at,
+        duration_ms: 0,
+        own_id: None,
+    };
+    let (attempt, expires_at, duration) = (progress.tries + 1, Timestamp::MAX, Duration::ZERO);
+    Delivery { lease, attempt, worker_id: String::new(), started_at, expires_at, duration, probe }
 }
