@@ -423,11 +423,21 @@ impl Breaker {
             None => {
                 stats.uncounted = 0;
                 let recovery = Recovery::before(stats, hold.is_some(), now);
-                Outage { since: now, down_since: now, opened_at: now, error_type, failed_probe, recovery, ..Outage::default() }
+                Outage {
+                    since: now,
+                    down_since: now,
+                    opened_at: now,
+                    error_type,
+                    failed_probe,
+                    recovery,
+                    ..Outage::default()
+                }
             }
             Some(mut outage) => {
                 outage.falls += u32::from(outage.recovering);
-                if outage.recovering { outage.down_since = now; }
+                if outage.recovering {
+                    outage.down_since = now;
+                }
                 if hold.is_some() {
                     outage.recovery.hold(now);
                 } else if outage.recovering {
