@@ -30,14 +30,14 @@ pub(crate) async fn return_counted<S: Storage>(
         let mut changes = Changes::default();
         changes.fence(record_fence(Table::Breaker, RecordKey::Group(NO_GROUP), record.as_ref()));
         let mut returning = Returning { store, cx, queue, failure, changes };
-        let revived = returning.plan().await?;
+        let requeued = returning.plan().await?;
         let Returning { mut changes, .. } = returning;
         let after = Breaker { returned: rest.to_vec(), ..breaker.clone() };
         changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after));
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
                 rounds.won();
-                if revived {
+                if requeued {
                     bulk::make_room(store, cx, queue).await?;
                     let now = store.now();
                     QueueFacts::tell_ready(store, queue, cx, done.ready, now).await?;
@@ -75,7 +75,7 @@ impl<S: Storage> Returning<'_, '_, S> {
                 }
                 Ok(false)
             }
-            (State::Dead, _) => self.revive(&job, index, &entry).await,
+            (State::Dead, _) => self.requeue(&job, index, &entry).await,
             _ => Ok(false),
         }
     }
@@ -114,7 +114,7 @@ impl<S: Storage> Returning<'_, '_, S> {
     }
 
     /// A job that died of the failure comes back, unless another one has its key by now.
-    async fn revive(&mut self, job: &JobFacts, index: Index, entry: &Entry) -> Result<bool> {
+    async fn requeue(&mut self, job: &JobFacts, index: Index, entry: &Entry) -> Result<bool> {
         let (number, now) = (job.number, self.store.now());
         let mut reads = vec![numbered(Table::Dead, number), numbered(Table::Move, number)];
         reads.extend(job.spec.key.as_deref().map(|key| by_name(Table::Key, key)));

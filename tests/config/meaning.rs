@@ -1,7 +1,7 @@
 use super::{FILE, parse, queue, seconds};
 use redrive::domain::{
-    BreakerSettings, DeadLetterSettings, ErrorRule, FailureCategory, Glob, Jitter, Matcher, PolicyOverride, Preset,
-    RetryPolicy, StatusPattern, Strategy, Then, default_rules,
+    BreakerSettings, DeadLetterSettings, ErrorRule, FailureCategory, Glob, Jitter, Matcher, MaxRate, PolicyOverride,
+    Preset, RetryPolicy, StatusPattern, Strategy, Then, default_rules,
 };
 use redrive::store::redis::connection::secret::{Credentials, Secret};
 use std::{path::Path, time::Duration};
@@ -66,7 +66,7 @@ fn the_example_means_what_it_says() {
     assert_eq!(payments.default_rules, default_rules());
     assert_eq!(payments.lease_duration, seconds(30));
     assert_eq!(payments.completed_retention, Some(seconds(3_600)));
-    assert_eq!(payments.breaker, BreakerSettings::default());
+    assert_eq!(payments.breaker, BreakerSettings { recovery_timeout: seconds(60), ..BreakerSettings::default() });
     let dead = DeadLetterSettings { retention: Some(seconds(30 * 86_400)), ..DeadLetterSettings::default() };
     assert_eq!(payments.dead_letters, dead);
 }
@@ -89,6 +89,8 @@ fn every_key_of_a_queue_is_read() {
         max_run_time = "10m"
         max_retry_after = "5m"
         max_depth = 1_000
+        max_in_flight = 50
+        max_rate = "30/m"
         key_retention = "2h"
         dead_jobs_hold_keys = true
         completed_retention = "7d"
@@ -103,6 +105,9 @@ fn every_key_of_a_queue_is_read() {
         [queues.q.breaker]
         failure_threshold = 7
         recovery_timeout = "9s"
+        first_probe = "2s"
+        outage_grace = "1h"
+        ramp = false
         half_open_max_calls = 2
         success_threshold = 3
         disabled = true
@@ -124,6 +129,7 @@ fn every_key_of_a_queue_is_read() {
     assert_eq!(q.default_rules, []);
     assert_eq!((q.lease_duration, q.max_run_time), (seconds(120), seconds(600)));
     assert_eq!((q.max_retry_after, q.max_depth), (seconds(300), Some(1_000)));
+    assert_eq!((q.max_in_flight, q.max_rate), (Some(50), Some(MaxRate::parse("30/m").unwrap())));
     assert_eq!((q.key_retention, q.dead_jobs_hold_keys), (seconds(7_200), true));
     assert_eq!(q.completed_retention, Some(seconds(7 * 86_400)));
     let policy = RetryPolicy {
@@ -138,17 +144,19 @@ fn every_key_of_a_queue_is_read() {
     assert_eq!(q.policy, policy);
     let breaker = BreakerSettings {
         failure_threshold: 7,
+        first_probe: seconds(2),
         recovery_timeout: seconds(9),
         half_open_max_calls: 2,
         success_threshold: 3,
+        outage_grace: seconds(3_600),
+        ramp: false,
         disabled: true,
-        ..BreakerSettings::default()
     };
     assert_eq!(q.breaker, breaker);
     let dead = DeadLetterSettings {
         max_entries: 10,
         retention: Some(seconds(86_400)),
-        breaker: BreakerSettings { failure_threshold: 2, ..BreakerSettings::default() },
+        breaker: BreakerSettings { failure_threshold: 2, ..DeadLetterSettings::default().breaker },
     };
     assert_eq!(q.dead_letters, dead);
 }
