@@ -1,245 +1,302 @@
+//! When a breaker opens, probes, is held and is forced; how it recovers is in `breaker_recovery`.
+
 use super::secs;
 use proptest::prelude::*;
 use redrive::domain::{
-    Admission, Breaker, BreakerEpoch, BreakerSettings, BreakerState, Failure, JobId, OutcomeStats, Signal, Timestamp,
-    in_words,
+    Admission, Breaker, BreakerEpoch, BreakerSettings, BreakerState, EndedDelivery, Failure, JobId, Meter,
+    OutcomeStats, Recovery, Signal, Successes, Timestamp, Usual, in_words,
 };
 use std::time::Duration;
 
 pub(super) const START: Timestamp = Timestamp::from_millis(1_000_000);
-const FIRST: BreakerEpoch = BreakerEpoch { transitions: 0, probe: false };
 
-fn at(seconds: u64) -> Timestamp {
-    START.after(secs(seconds))
+pub(super) fn at(seconds: f64) -> Timestamp {
+    START.after(Duration::from_secs_f64(seconds))
 }
 
 fn job(number: u64) -> JobId {
     JobId::Uuid(number.into())
 }
 
-fn failure() -> Signal {
-    Signal::Failure { error: "Timeout: it broke".into() }
+fn signal(error_type: &str, unreachable: bool) -> Signal {
+    Signal::Failure { error: format!("{error_type}: it broke"), error_type: error_type.into(), unreachable }
 }
 
 fn hold(seconds: u64) -> Signal {
-    Signal::Hold { error: "429".into(), hold: secs(seconds) }
+    Signal::Hold { error: "429".into(), error_type: "TooMany".into(), hold: secs(seconds) }
 }
 
 /// A breaker with its outcome stats and settings, told of outcomes one by one.
-#[derive(Default)]
 pub(super) struct Subject {
     pub(super) breaker: Breaker,
-    outcome_stats: OutcomeStats,
-    settings: BreakerSettings,
+    pub(super) stats: OutcomeStats,
+    pub(super) settings: BreakerSettings,
+    pub(super) meter: Meter,
+    sums: Successes,
+    /// Where in its spread a wait is.
+    unit: f64,
+}
+
+impl Default for Subject {
+    fn default() -> Self {
+        Self::knowing(Usual::default())
+    }
 }
 
 impl Subject {
+    pub(super) fn knowing(usual: Usual) -> Self {
+        Self {
+            breaker: Breaker::default(),
+            stats: OutcomeStats::new(usual, START),
+            settings: BreakerSettings::default(),
+            meter: Meter::default(),
+            sums: Successes::default(),
+            unit: 0.5,
+        }
+    }
+
     fn with(change: impl FnOnce(&mut BreakerSettings)) -> Self {
         let mut subject = Self::default();
         change(&mut subject.settings);
         subject
     }
 
-    /// Open since `at(0)`, by five failures.
+    /// Open since `at(0)`, by twenty failures.
     fn open() -> Self {
         Self::open_with(|_| {})
     }
 
     fn open_with(change: impl FnOnce(&mut BreakerSettings)) -> Self {
         let mut subject = Self::with(change);
-        for number in 0..5 {
-            subject.fails(number, FIRST, at(0));
-        }
-        assert_eq!(subject.state(at(0)), BreakerState::Open);
+        subject.opens(0.0);
         subject
+    }
+
+    #[track_caller]
+    pub(super) fn opens(&mut self, seconds: f64) {
+        for number in 0..20 {
+            self.fails(number, at(seconds));
+        }
+        assert_eq!(self.state(at(seconds)), BreakerState::Open);
     }
 
     pub(super) fn state(&self, now: Timestamp) -> BreakerState {
         self.breaker.state(&self.settings, now)
     }
 
-    pub(super) fn now(&self, probe: bool) -> BreakerEpoch {
+    pub(super) fn epoch(&self, probe: bool) -> BreakerEpoch {
         BreakerEpoch { transitions: self.breaker.transitions, probe }
     }
 
-    pub(super) fn succeeds(&mut self, epoch: BreakerEpoch, now: Timestamp) -> bool {
-        self.breaker.succeed(&mut self.outcome_stats, epoch, &self.settings, now)
+    /// A delivery that began then succeeds now. True: the breaker changed.
+    pub(super) fn succeeds_since(&mut self, epoch: BreakerEpoch, started_at: Timestamp, now: Timestamp) -> bool {
+        let transitions = self.breaker.transitions;
+        let changed = if epoch.transitions == transitions && self.breaker.is_closed() {
+            self.sums.add(Successes::of(started_at, now, false));
+            self.stats.absorb(self.sums, Some(now));
+            self.stats.roll(now);
+            false
+        } else {
+            self.breaker.succeed(&mut self.stats, epoch, started_at, &self.settings, now)
+        };
+        if self.breaker.transitions != transitions {
+            self.sums = Successes::default();
+        }
+        changed
     }
 
-    fn ends(&mut self, number: u64, epoch: BreakerEpoch, signal: Signal, now: Timestamp) -> bool {
-        self.breaker.fail(&mut self.outcome_stats, epoch, &job(number), signal, &self.settings, now)
+    pub(super) fn succeeds(&mut self, now: Timestamp) -> bool {
+        self.succeeds_since(self.epoch(false), now, now)
     }
 
-    pub(super) fn fails(&mut self, number: u64, epoch: BreakerEpoch, now: Timestamp) -> bool {
-        self.ends(number, epoch, failure(), now)
+    fn probe_succeeds(&mut self, now: Timestamp) -> bool {
+        self.succeeds_since(self.epoch(true), now, now)
     }
 
-    fn admission(&self, probes: &[Timestamp], now: Timestamp) -> Admission<'_> {
-        self.breaker.admission(&self.settings, probes.iter().copied(), now)
+    pub(super) fn ends(
+        &mut self, number: u64, epoch: BreakerEpoch, first: bool, started_at: Timestamp, signal: Signal, now: Timestamp,
+    ) -> bool {
+        if self.breaker.is_closed() {
+            self.stats.roll(now);
+        }
+        let job = job(number);
+        let ended = EndedDelivery { epoch, job: &job, number, delivery: 1, started_at, first };
+        let transitions = self.breaker.transitions;
+        let changed = self.breaker.fail(&mut self.stats, &ended, signal, &self.settings, now, self.unit);
+        if self.breaker.transitions != transitions {
+            self.sums = Successes::default();
+        }
+        changed
+    }
+
+    /// A job that has not failed before cannot reach what it calls.
+    pub(super) fn fails(&mut self, number: u64, now: Timestamp) -> bool {
+        self.ends(number, self.epoch(false), true, now, signal("Refused", true), now)
+    }
+
+    /// A job that has not failed before fails, with an error that could be its own.
+    pub(super) fn fails_as(&mut self, number: u64, epoch: BreakerEpoch, now: Timestamp) -> bool {
+        self.ends(number, epoch, true, now, signal("HTTP500", false), now)
+    }
+
+    fn probe_fails(&mut self, number: u64, error_type: &str, started_at: Timestamp, now: Timestamp) -> bool {
+        self.ends(number, self.epoch(true), false, started_at, signal(error_type, true), now)
+    }
+
+    pub(super) fn counts(&self, now: Timestamp) -> bool {
+        self.breaker.counts_failure(&self.stats, self.epoch(false), &self.settings, now)
+    }
+
+    pub(super) fn recovery(&self) -> &Recovery {
+        &self.breaker.outage.as_ref().unwrap().recovery
+    }
+
+    pub(super) fn admission(&self, probes: &[Timestamp], now: Timestamp) -> Admission<'_> {
+        self.breaker.admission(&self.settings, self.stats.took_ms, probes.iter().copied(), now)
+    }
+
+    #[track_caller]
+    fn assert_held_until(&self, now: Timestamp, until: Timestamp) {
+        assert_eq!(self.admission(&[], now), Admission::Held { until: Some(until) });
+        assert_eq!(self.breaker.probe_at(&self.settings, now), Some(until));
     }
 }
 
 // ---- CLOSED ----
 
 #[test]
-fn five_different_jobs_that_fail_open_it() {
+fn five_failures_and_no_success_for_a_second_open_it() {
     let mut subject = Subject::default();
+    subject.succeeds(at(0.0));
     for number in 0..4 {
-        assert!(!subject.fails(number, FIRST, at(0)));
-        assert_eq!(subject.outcome_stats.failed(), number as u32 + 1);
+        assert!(!subject.fails(number, at(1.0)));
     }
-    assert_eq!(subject.admission(&[], at(0)), Admission::All);
-    assert!(subject.fails(4, FIRST, at(0)));
-    assert_eq!(subject.state(at(0)), BreakerState::Open);
+    assert_eq!(subject.admission(&[], at(1.0)), Admission::All);
+    assert!(subject.fails(4, at(1.0)));
+    assert_eq!(subject.state(at(1.0)), BreakerState::Open);
     assert_eq!((subject.breaker.trips, subject.breaker.transitions), (1, 1));
-    assert_eq!(subject.breaker.last_error, "Timeout: it broke");
-    assert_eq!(subject.breaker.opened_at(&subject.settings, at(1)), Some(at(0)));
-    assert_eq!(subject.breaker.probe_at(&subject.settings, at(1)), Some(at(60)));
-    assert_eq!(subject.admission(&[], at(59)), Admission::Held { until: Some(at(60)) });
+    assert_eq!(subject.breaker.last_error, "Refused: it broke");
+    assert_eq!(subject.breaker.opened_at(&subject.settings, at(1.5)), Some(at(1.0)));
+    assert!(!subject.counts(at(1.5)));
 }
 
 #[test]
-fn one_poison_job_never_opens_it() {
+fn where_there_never_was_a_success_the_second_begins_with_the_first_delivery() {
     let mut subject = Subject::default();
-    for second in 0..10_000 {
-        assert!(!subject.fails(1, FIRST, at(second)));
+    for number in 0..6 {
+        let (epoch, now) = (subject.epoch(false), at(0.1 * number as f64));
+        assert!(!subject.ends(number, epoch, true, at(0.0), signal("Refused", true), now));
     }
-    assert_eq!(subject.outcome_stats.failed(), 1);
+    assert!(subject.fails(6, at(1.0)));
 }
 
 #[test]
-fn a_success_starts_the_row_again() {
+fn twenty_failures_in_a_row_open_it_however_short_ago_the_last_success_was() {
+    let mut subject = Subject::default();
+    subject.succeeds(at(0.0));
+    for number in 0..19 {
+        assert!(!subject.fails(number, at(0.1)));
+    }
+    assert!(subject.fails(19, at(0.1)));
+}
+
+#[test]
+fn a_success_ends_the_streak() {
     let mut subject = Subject::default();
     for round in 0..100 {
         for number in 0..4 {
-            subject.fails(number, FIRST, at(round * 10));
+            subject.fails(number, at(f64::from(round) * 10.0));
         }
-        subject.succeeds(FIRST, at(round * 10));
-        assert_eq!(subject.outcome_stats.failed(), 0);
+        assert_eq!(subject.stats.streak, 4);
+        subject.succeeds(at(f64::from(round) * 10.0));
+        assert_eq!(subject.stats.streak, 0);
     }
-    assert_eq!(subject.state(at(1_000)), BreakerState::Closed);
+    assert_eq!(subject.state(at(1_000.0)), BreakerState::Closed);
 }
 
 #[test]
-fn a_queue_that_succeeded_a_moment_ago_is_no_outage() {
+fn a_job_that_failed_before_speaks_only_of_what_cannot_be_reached() {
+    let ends = |first, unreachable| {
+        let mut subject = Subject::default();
+        let epoch = subject.epoch(false);
+        (0..100).find(|number| {
+            let now = at(*number as f64);
+            subject.ends(*number, epoch, first, now, signal("HTTP500", unreachable), now)
+        })
+    };
+    assert_eq!((ends(true, true), ends(true, false), ends(false, true)), (Some(4), Some(4), Some(4)));
+    assert_eq!(ends(false, false), None, "poison that is retried is no outage");
+}
+
+#[test]
+fn expired_leases_and_what_is_no_fault_do_not_speak() {
     let mut subject = Subject::default();
-    subject.succeeds(FIRST, at(10));
-    let soon = at(10).after(Duration::from_millis(999));
+    let epoch = subject.epoch(false);
     for number in 0..100 {
-        assert!(!subject.fails(number, FIRST, soon));
+        let now = at(number as f64);
+        assert!(!subject.ends(number, epoch, true, now, Signal::Expired, now));
+        assert!(!subject.ends(number, epoch, true, now, Signal::None, now));
     }
-    assert!(subject.fails(100, FIRST, at(11)));
-}
-
-/// So many outcomes with so many failures among them, then a row: how long must it be?
-fn row_that_opens(failures: u64, outcomes: u64, threshold: u32) -> u64 {
-    let mut subject = Subject::with(|settings| settings.failure_threshold = threshold);
-    for _ in 1..outcomes - failures {
-        subject.succeeds(FIRST, at(0));
-    }
-    // A success was a moment ago, so that nothing opens yet.
-    for number in 0..failures {
-        subject.fails(number, FIRST, at(0));
-    }
-    subject.succeeds(FIRST, at(0));
-    row_from_now(&mut subject)
-}
-
-/// How many failures, one after the other, open it.
-fn row_from_now(subject: &mut Subject) -> u64 {
-    (1..100).find(|number| subject.fails(1_000 + number, FIRST, at(100))).expect("it opens")
+    assert_eq!((subject.stats.streak, subject.state(at(100.0))), (0, BreakerState::Closed));
 }
 
 #[test]
-fn the_row_must_be_longer_than_the_usual_failures_explain() {
+fn the_streak_must_be_longer_than_the_usual_failures_explain() {
     // ln(10⁻⁶) / ln(p): p = 0.1 → 6, 0.3 → 11.5, 0.5 → 19.9.
-    assert_eq!(row_that_opens(0, 100, 5), 5);
-    assert_eq!(row_that_opens(1, 100, 5), 5);
-    assert_eq!(row_that_opens(10, 100, 5), 6);
-    assert_eq!(row_that_opens(30, 100, 5), 12);
-    assert_eq!(row_that_opens(50, 100, 5), 20);
+    for (share, needed) in [(0.0, 5), (0.01, 5), (0.1, 6), (0.3, 12), (0.5, 20), (0.7, 30), (1.0, 30)] {
+        let mut subject = Subject::knowing(Usual { share, known: 100.0, ..Usual::default() });
+        subject.stats.last_success = Some(at(0.0));
+        let opens = (1..100).find(|number| subject.fails(*number, at(2.0)));
+        assert_eq!(opens, Some(needed), "{share}");
+    }
+    let strict = BreakerSettings { failure_threshold: 50, ..BreakerSettings::default() };
+    assert_eq!(OutcomeStats::default().needed(None, &strict), 50);
 }
 
 #[test]
-fn the_row_is_never_longer_than_four_thresholds() {
-    assert_eq!(row_that_opens(45, 50, 5), 20);
-    assert_eq!(row_that_opens(45, 50, 2), 8);
-}
-
-#[test]
-fn with_few_outcomes_known_the_threshold_alone_decides() {
-    assert_eq!(row_that_opens(9, 19, 5), 5);
-    assert_eq!(row_that_opens(9, 20, 5), 18);
-}
-
-#[test]
-fn repeats_count_toward_the_row_but_not_toward_the_jobs() {
+fn what_was_counted_in_the_streak_and_in_the_second_before_it_is_returned() {
     let mut subject = Subject::default();
-    for outcome in 0..20 {
-        subject.succeeds(FIRST, at(outcome));
+    subject.fails(1, at(0.0));
+    subject.fails(2, at(0.5));
+    subject.succeeds(at(0.6));
+    for number in 3..8 {
+        subject.fails(number, at(1.4 + number as f64 / 10.0));
     }
-    for _ in 0..50 {
-        assert!(!subject.fails(1, FIRST, at(100)));
-    }
-    for number in 2..5 {
-        assert!(!subject.fails(number, FIRST, at(100)));
-    }
-    assert!(subject.fails(5, FIRST, at(100)));
-}
-
-#[test]
-fn a_count_of_successes_without_end_ends_and_leaves_nothing_of_what_failed() {
+    assert_eq!(subject.state(at(3.0)), BreakerState::HalfOpen);
+    let returned: Vec<_> = subject.breaker.returned.iter().map(|failure| failure.number).collect();
+    assert_eq!(returned, [3, 4, 5, 6, 7], "the others failed more than a second before the streak");
     let mut subject = Subject::default();
-    for _ in 0..100 {
-        for number in 0..4 {
-            subject.fails(number, FIRST, at(0));
-        }
-        subject.succeeds(FIRST, at(0));
-    }
-    let mut usual = Subject { outcome_stats: subject.outcome_stats.clone(), ..Subject::default() };
-    assert_eq!(row_from_now(&mut usual), 20);
-    subject.outcome_stats.successes(u64::MAX, at(7));
-    assert_eq!((subject.outcome_stats.streak, subject.outcome_stats.last_success), (0, Some(at(7))));
-    assert_eq!(row_from_now(&mut subject), 5);
+    subject.fails(1, at(0.0));
+    subject.succeeds(at(0.1));
+    (2..22).for_each(|number| _ = subject.fails(number, at(0.9)));
+    assert_eq!(subject.breaker.returned.len(), 21);
 }
 
 #[test]
-fn what_was_usual_long_ago_fades() {
-    let mut subject = Subject::default();
-    for outcome in 0..200 {
-        subject.fails(outcome, FIRST, at(0));
-        subject.succeeds(FIRST, at(0));
-    }
-    for _ in 0..2_000 {
-        subject.succeeds(FIRST, at(0));
-    }
-    assert_eq!(row_from_now(&mut subject), 5);
+fn no_more_than_forty_failures_are_returned() {
+    let mut subject = Subject::with(|settings| settings.failure_threshold = 100);
+    subject.stats.last_success = Some(at(0.0));
+    (0..100).for_each(|number| _ = subject.fails(number, at(0.5 + number as f64 / 100.0)));
+    assert_eq!(subject.state(at(1.5)), BreakerState::Open);
+    let returned: Vec<_> = subject.breaker.returned.iter().map(|failure| failure.number).collect();
+    assert_eq!(returned, (60..100).collect::<Vec<_>>());
 }
 
 #[test]
-fn expired_leases_and_what_is_no_fault_do_not_count() {
-    let mut subject = Subject::default();
-    for number in 0..100 {
-        assert!(!subject.ends(number, FIRST, Signal::Expired, at(number)));
-        assert!(!subject.ends(number, FIRST, Signal::None, at(number)));
-    }
-    assert_eq!((subject.outcome_stats.failed(), subject.state(at(100))), (0, BreakerState::Closed));
-}
-
-#[test]
-fn a_disabled_or_forced_closed_breaker_never_opens() {
-    let mut disabled = Subject::with(|settings| settings.disabled = true);
+fn a_disabled_or_forced_closed_breaker_never_opens_and_every_failure_counts() {
+    let disabled = Subject::with(|settings| settings.disabled = true);
     let mut forced = Subject::default();
-    forced.breaker.force(false, "we know".into(), at(0));
-    for subject in [&mut disabled, &mut forced] {
+    forced.breaker.force(false, "we know".into(), at(0.0));
+    for mut subject in [disabled, forced] {
         for number in 0..100 {
-            let epoch = subject.now(false);
-            assert!(!subject.fails(number, epoch, at(number)));
-            assert!(!subject.breaker.counts_hold(epoch, &subject.settings, at(number)));
-            assert!(!subject.ends(number, epoch, hold(5), at(number)));
+            let (epoch, now) = (subject.epoch(false), at(number as f64));
+            assert!(!subject.fails(number, now));
+            assert!(subject.counts(now));
+            assert!(!subject.breaker.counts_hold(epoch, &subject.settings, now));
+            assert!(!subject.ends(number, epoch, true, now, hold(5), now));
         }
-        assert_eq!(subject.state(at(100)), BreakerState::Closed);
-        assert_eq!(subject.admission(&[], at(100)), Admission::All);
+        assert_eq!(subject.state(at(100.0)), BreakerState::Closed);
+        assert_eq!(subject.admission(&[], at(100.0)), Admission::All);
     }
 }
 
@@ -248,151 +305,173 @@ fn a_disabled_or_forced_closed_breaker_never_opens() {
 #[test]
 fn one_hold_opens_it_for_exactly_the_time_asked() {
     let mut subject = Subject::default();
-    assert!(subject.ends(1, FIRST, hold(17), at(0)));
-    assert_eq!(subject.admission(&[], at(16)), Admission::Held { until: Some(at(17)) });
-    assert_eq!(subject.state(at(17)), BreakerState::HalfOpen);
+    let epoch = subject.epoch(false);
+    assert!(subject.ends(1, epoch, true, at(0.0), hold(17), at(0.0)));
+    subject.assert_held_until(at(16.0), at(17.0));
+    assert_eq!(subject.state(at(17.0)), BreakerState::HalfOpen);
     assert_eq!(subject.breaker.last_error, "429");
 }
 
 #[test]
-fn a_later_hold_moves_an_open_breaker_whenever_its_job_was_sent() {
+fn a_later_hold_moves_an_open_breaker_whenever_its_job_was_handed_out() {
     let mut subject = Subject::default();
-    subject.ends(1, FIRST, hold(30), at(0));
-    assert!(subject.breaker.counts_hold(FIRST, &subject.settings, at(5)));
-    assert!(!subject.ends(2, FIRST, hold(10), at(5)));
-    assert_eq!(subject.breaker.probe_at(&subject.settings, at(5)), Some(at(30)));
-    assert!(subject.ends(3, FIRST, hold(60), at(5)));
-    assert_eq!(subject.breaker.probe_at(&subject.settings, at(5)), Some(at(65)));
+    let old = subject.epoch(false);
+    subject.ends(1, old, true, at(0.0), hold(30), at(0.0));
+    assert!(subject.breaker.counts_hold(old, &subject.settings, at(5.0)));
+    assert!(!subject.ends(2, old, true, at(0.0), hold(10), at(5.0)));
+    subject.assert_held_until(at(5.0), at(30.0));
+    assert!(subject.ends(3, old, true, at(0.0), hold(60), at(5.0)));
+    subject.assert_held_until(at(5.0), at(65.0));
     assert_eq!((subject.breaker.transitions, subject.breaker.trips), (1, 1));
 }
 
 #[test]
-fn a_hold_from_before_neither_opens_a_closed_nor_a_half_open_breaker() {
+fn a_hold_from_before_does_not_open_a_breaker_that_has_come_back() {
+    let mut subject = Subject::default();
+    let old = subject.epoch(false);
+    subject.opens(0.0);
+    subject.probe_succeeds(at(2.0));
+    assert!(!subject.breaker.counts_hold(old, &subject.settings, at(3.0)));
+    assert!(!subject.ends(9, old, true, at(0.0), hold(10), at(3.0)));
+    assert_eq!(subject.state(at(3.0)), BreakerState::Recovering);
+}
+
+#[test]
+fn a_probe_that_is_told_to_hold_opens_it_for_that_long_with_the_same_load_after_it() {
     let mut subject = Subject::open();
-    assert!(!subject.breaker.counts_hold(FIRST, &subject.settings, at(60)));
-    assert!(!subject.ends(9, FIRST, hold(10), at(60)));
-    assert_eq!(subject.state(at(60)), BreakerState::HalfOpen);
-    let probe = subject.now(true);
-    subject.succeeds(probe, at(61));
-    assert!(!subject.ends(9, FIRST, hold(10), at(62)));
-    assert_eq!(subject.state(at(62)), BreakerState::Closed);
+    let (probe, load) = (subject.epoch(true), subject.recovery().load);
+    assert!(subject.ends(9, probe, true, at(2.0), hold(300), at(2.0)));
+    subject.assert_held_until(at(3.0), at(302.0));
+    assert_eq!((subject.breaker.trips, subject.recovery().load), (2, load));
 }
 
+// ---- probes ----
+
 #[test]
-fn a_probe_that_is_told_to_hold_opens_it_for_that_long() {
+fn a_probe_waits_as_long_as_the_outage_has_lasted() {
     let mut subject = Subject::open();
-    let probe = subject.now(true);
-    assert!(subject.ends(9, probe, hold(300), at(60)));
-    assert_eq!(subject.admission(&[], at(61)), Admission::Held { until: Some(at(360)) });
-    assert_eq!(subject.breaker.trips, 2);
-}
-
-// ---- HALF_OPEN ----
-
-#[test]
-fn half_open_begins_at_probe_at_and_lets_one_probe_out() {
-    let subject = Subject::open();
-    assert_eq!(subject.state(at(59)), BreakerState::Open);
-    assert_eq!(subject.state(at(60)), BreakerState::HalfOpen);
-    assert_eq!(subject.admission(&[], at(60)), Admission::Probes { most: 1, not_first: None });
-    assert_eq!(subject.admission(&[at(60)], at(61)), Admission::Limited { until: at(120) });
-    // Nothing was heard of it for recovery_timeout.
-    assert_eq!(subject.admission(&[at(60)], at(120)).limit(), 1);
-    assert_eq!(subject.breaker.probe_at(&subject.settings, at(60)), None);
-    assert_eq!(subject.breaker.opened_at(&subject.settings, at(60)), Some(at(0)));
-}
-
-#[test]
-fn so_many_probes_as_are_allowed_are_out_at_a_time() {
-    let subject = Subject::open_with(|settings| settings.half_open_max_calls = 3);
-    assert_eq!(subject.admission(&[], at(60)).limit(), 3);
-    assert_eq!(subject.admission(&[at(60), at(61)], at(62)).limit(), 1);
-    assert_eq!(subject.admission(&[at(60), at(61), at(62)], at(63)), Admission::Limited { until: at(120) });
-}
-
-#[test]
-fn a_probe_that_succeeds_closes_it() {
-    let mut subject = Subject::open();
-    let probe = subject.now(true);
-    assert!(subject.succeeds(probe, at(61)));
-    assert_eq!(subject.state(at(61)), BreakerState::Closed);
-    assert_eq!((subject.breaker.transitions, subject.breaker.trips), (2, 1));
-    assert_eq!(subject.breaker.opened_at(&subject.settings, at(61)), None);
-    // What opened it last can still be read.
-    assert_eq!(subject.breaker.last_error, "Timeout: it broke");
-}
-
-#[test]
-fn as_many_successes_as_configured_close_it() {
-    let mut subject = Subject::open_with(|settings| settings.success_threshold = 3);
-    let probe = subject.now(true);
-    for successes in 1..3 {
-        assert!(subject.succeeds(probe, at(61)));
-        assert_eq!(subject.breaker.open.as_ref().map(|open| open.successes), Some(successes));
+    // From 1 s on the wait doubles with each probe, and it is never more than recovery_timeout.
+    for (started, wait) in [(0.0, 1.0), (1.0, 1.0), (2.0, 2.0), (4.0, 4.0), (8.0, 8.0), (16.0, 10.0), (26.0, 10.0)] {
+        if started > 0.0 {
+            assert_eq!(subject.state(at(started)), BreakerState::HalfOpen);
+            assert!(subject.probe_fails(7, "Refused", at(started), at(started)));
+        }
+        subject.assert_held_until(at(started), at(started + wait));
+        let just_before = Timestamp::from_millis(at(started + wait).millis() - 1);
+        assert_eq!(subject.state(just_before), BreakerState::Open);
     }
-    assert_eq!(subject.state(at(61)), BreakerState::HalfOpen);
-    subject.succeeds(probe, at(61));
-    assert_eq!(subject.state(at(61)), BreakerState::Closed);
+    assert_eq!(subject.breaker.outage.as_ref().unwrap().since, at(0.0));
+}
+
+#[test]
+fn the_wait_varies_by_a_tenth() {
+    for (unit, wait) in [(0.0, 9.0), (0.5, 10.0), (1.0, 11.0)] {
+        let mut subject = Subject { unit, ..Subject::open() };
+        subject.probe_fails(7, "Refused", at(50.0), at(50.0));
+        subject.assert_held_until(at(50.0), at(50.0 + wait));
+    }
+}
+
+#[test]
+fn the_wait_begins_with_the_start_of_the_last_probe() {
+    let mut subject = Subject::open();
+    subject.probe_fails(7, "Refused", at(50.0), at(55.0));
+    subject.assert_held_until(at(55.0), at(60.0));
+    subject.probe_fails(7, "Refused", at(60.0), at(90.0));
+    assert_eq!(subject.state(at(90.0)), BreakerState::HalfOpen, "it hung for longer than the wait");
+}
+
+#[test]
+fn one_probe_is_out_at_a_time_or_as_many_as_are_allowed() {
+    let subject = Subject::open();
+    assert_eq!(subject.admission(&[], at(1.0)), Admission::Probes { most: 1, not_first: None });
+    assert_eq!(subject.admission(&[at(1.0)], at(2.0)), Admission::Limited { until: at(11.0) });
+    // Nothing was heard of it for recovery_timeout.
+    assert_eq!(subject.admission(&[at(1.0)], at(11.0)).limit(), 1);
+    assert_eq!(subject.breaker.probe_at(&subject.settings, at(1.0)), None);
+    assert_eq!(subject.breaker.opened_at(&subject.settings, at(1.0)), Some(at(0.0)));
+    let subject = Subject::open_with(|settings| settings.half_open_max_calls = 3);
+    assert_eq!(subject.admission(&[at(1.0), at(2.0)], at(3.0)).limit(), 1);
+}
+
+#[test]
+fn as_many_successes_as_configured_end_the_outage() {
+    let mut subject = Subject::open_with(|settings| settings.success_threshold = 3);
+    for successes in 1..3 {
+        assert!(subject.probe_succeeds(at(1.0)));
+        assert_eq!(subject.breaker.outage.as_ref().unwrap().successes, successes);
+    }
+    assert_eq!(subject.state(at(1.0)), BreakerState::HalfOpen);
+    subject.probe_succeeds(at(1.0));
+    assert_eq!(subject.state(at(1.0)), BreakerState::Recovering);
+    assert_eq!((subject.breaker.transitions, subject.breaker.trips), (2, 1));
+    assert_eq!(subject.breaker.opened_at(&subject.settings, at(1.0)), None);
+    // What opened it last can still be read.
+    assert_eq!(subject.breaker.last_error, "Refused: it broke");
+    let mut all_at_once = Subject::open_with(|settings| settings.ramp = false);
+    all_at_once.probe_succeeds(at(1.0));
+    assert_eq!(all_at_once.admission(&[], at(1.0)), Admission::All);
 }
 
 #[test]
 fn a_probe_that_fails_or_never_comes_back_opens_it_again_and_another_job_goes_next() {
-    for signal in [failure(), Signal::Expired] {
+    for ended in [signal("Refused", true), Signal::Expired] {
         let mut subject = Subject::open_with(|settings| settings.success_threshold = 2);
-        let probe = subject.now(true);
-        subject.succeeds(probe, at(60));
-        assert!(subject.ends(7, probe, signal, at(61)));
-        assert_eq!(subject.admission(&[], at(62)), Admission::Held { until: Some(at(121)) });
+        subject.probe_succeeds(at(5.0));
+        let probe = subject.epoch(true);
+        assert!(subject.ends(7, probe, false, at(5.0), ended, at(5.0)));
+        subject.assert_held_until(at(6.0), at(10.0));
         let probes = Admission::Probes { most: 1, not_first: Some(&job(7)) };
-        assert_eq!(subject.admission(&[], at(121)), probes);
+        assert_eq!(subject.admission(&[], at(10.0)), probes);
         assert_eq!((subject.breaker.trips, subject.breaker.transitions), (2, 2));
         // Successes from before the failure count for nothing.
-        let probe = subject.now(true);
-        subject.succeeds(probe, at(122));
-        assert_eq!(subject.state(at(122)), BreakerState::HalfOpen);
+        subject.probe_succeeds(at(10.0));
+        assert_eq!(subject.state(at(10.0)), BreakerState::HalfOpen);
     }
 }
 
 #[test]
-fn a_probe_that_says_nothing_leaves_it_half_open() {
+fn a_probe_with_another_error_frees_its_slot_three_times_in_a_row() {
     let mut subject = Subject::open();
-    let probe = subject.now(true);
-    assert!(!subject.ends(1, probe, Signal::None, at(61)));
-    assert_eq!(subject.state(at(61)), BreakerState::HalfOpen);
+    for number in 0..3 {
+        assert!(subject.probe_fails(number, "Bug", at(5.0), at(5.0)));
+        let probes = Admission::Probes { most: 1, not_first: Some(&job(number)) };
+        assert_eq!(subject.admission(&[], at(5.0)), probes);
+    }
+    subject.probe_fails(3, "Bug", at(5.0), at(5.0));
+    subject.assert_held_until(at(5.0), at(10.0));
+    // And again three times after that.
+    subject.probe_fails(4, "Bug", at(10.0), at(10.0));
+    assert_eq!(subject.state(at(10.0)), BreakerState::HalfOpen);
+}
+
+#[test]
+fn a_probe_that_says_nothing_frees_its_slot_for_another_job() {
+    let mut subject = Subject::open();
+    let probe = subject.epoch(true);
+    assert!(subject.ends(1, probe, true, at(1.0), Signal::None, at(2.0)));
+    assert_eq!(subject.admission(&[], at(2.0)), Admission::Probes { most: 1, not_first: Some(&job(1)) });
 }
 
 #[test]
 fn outcomes_from_before_the_last_transition_change_nothing() {
-    let mut subject = Subject::open();
-    assert!(!subject.succeeds(FIRST, at(1)));
-    assert!(!subject.fails(9, FIRST, at(1)));
-    assert!(!subject.succeeds(FIRST, at(61)));
-    assert!(!subject.fails(9, FIRST, at(61)));
-    assert!(!subject.ends(9, FIRST, Signal::Expired, at(61)));
-    assert_eq!(subject.state(at(61)), BreakerState::HalfOpen);
-    let old_probe = subject.now(true);
-    subject.fails(8, old_probe, at(61));
-    assert!(!subject.succeeds(old_probe, at(121)));
-    assert_eq!(subject.state(at(121)), BreakerState::HalfOpen);
-    let probe = subject.now(true);
-    subject.succeeds(probe, at(122));
+    let mut subject = Subject::default();
+    let old = subject.epoch(false);
+    subject.opens(0.0);
+    for now in [at(0.5), at(2.0)] {
+        assert!(!subject.succeeds_since(old, at(0.0), now));
+        assert!(!subject.ends(9, old, true, at(0.0), signal("Refused", true), now));
+        assert!(!subject.ends(9, old, true, at(0.0), Signal::Expired, now));
+    }
+    let old_probe = subject.epoch(true);
+    subject.probe_fails(8, "Refused", at(2.0), at(2.0));
+    assert!(!subject.succeeds_since(old_probe, at(2.0), at(10.0)));
+    assert_eq!(subject.state(at(10.0)), BreakerState::HalfOpen);
+    subject.probe_succeeds(at(10.0));
     for number in 0..100 {
-        assert!(!subject.fails(number, old_probe, at(200)));
-        assert!(!subject.fails(number, FIRST, at(200)));
+        assert!(!subject.ends(number, old_probe, true, at(2.0), signal("Refused", true), at(20.0)));
     }
-    assert_eq!((subject.outcome_stats.failed(), subject.state(at(200))), (0, BreakerState::Closed));
-}
-
-#[test]
-fn after_an_outage_it_is_as_sensitive_as_before() {
-    let mut subject = Subject::open();
-    let probe = subject.now(true);
-    subject.succeeds(probe, at(60));
-    let epoch = subject.now(false);
-    for number in 0..4 {
-        assert!(!subject.fails(number, epoch, at(70)));
-    }
-    assert!(subject.fails(4, epoch, at(70)));
+    assert_eq!((subject.stats.streak, subject.state(at(20.0))), (0, BreakerState::Recovering));
 }
 
 // ---- operators ----
@@ -400,28 +479,32 @@ fn after_an_outage_it_is_as_sensitive_as_before() {
 #[test]
 fn forced_open_has_no_probes_and_ends_with_a_reset() {
     let mut subject = Subject::open();
-    subject.breaker.force(true, "maintenance".into(), at(5));
-    assert_eq!(subject.admission(&[], at(1_000)), Admission::Held { until: None });
-    assert_eq!(subject.breaker.opened_at(&subject.settings, at(6)), Some(at(5)));
-    assert_eq!(subject.breaker.probe_at(&subject.settings, at(6)), None);
-    let epoch = subject.now(true);
-    assert!(!subject.succeeds(epoch, at(6)) && !subject.fails(1, epoch, at(6)));
-    assert!(!subject.ends(1, epoch, hold(10), at(6)));
-    subject.breaker.reset();
-    assert_eq!(subject.state(at(7)), BreakerState::Closed);
-    assert_eq!(subject.breaker, Breaker { transitions: 3, ..Breaker::default() });
+    subject.breaker.force(true, "maintenance".into(), at(5.0));
+    assert_eq!(subject.admission(&[], at(1_000.0)), Admission::Held { until: None });
+    assert_eq!(subject.breaker.opened_at(&subject.settings, at(6.0)), Some(at(5.0)));
+    assert_eq!(subject.breaker.probe_at(&subject.settings, at(6.0)), None);
+    assert!(!subject.counts(at(6.0)));
+    let probe = subject.epoch(true);
+    assert!(!subject.probe_succeeds(at(6.0)) && !subject.fails(1, at(6.0)));
+    assert!(!subject.ends(1, probe, true, at(6.0), hold(10), at(6.0)));
+    subject.breaker.reset(at(7.0));
+    assert_eq!(subject.state(at(7.0)), BreakerState::Closed);
+    assert_eq!((subject.breaker.transitions, subject.breaker.trips), (3, 0));
+    // The failures that were counted before are still to be returned.
+    assert_eq!(subject.breaker.returned.len(), 20);
+    let log: Vec<_> = subject.breaker.log.iter().map(|entry| (entry.to, entry.why.as_str())).collect();
+    let open = BreakerState::Open;
+    assert_eq!(log, [(open, "Refused: it broke"), (open, "maintenance"), (BreakerState::Closed, "reset")]);
 }
 
 #[test]
-fn a_reset_closes_it_and_late_outcomes_do_not_open_it() {
+fn the_last_fifty_transitions_are_kept_and_their_reasons_are_short() {
     let mut subject = Subject::open();
-    let epoch = subject.now(false);
-    subject.breaker.reset();
-    for number in 0..50 {
-        assert!(!subject.fails(number, FIRST, at(10)));
-        assert!(!subject.fails(number, epoch, at(10)));
+    for second in 0..60 {
+        subject.breaker.force(true, "x".repeat(500), at(f64::from(second)));
     }
-    assert_eq!(subject.state(at(10)), BreakerState::Closed);
+    assert_eq!((subject.breaker.log.len(), subject.breaker.transitions), (50, 61));
+    assert!(subject.breaker.log.iter().all(|entry| entry.why.len() == 80));
 }
 
 #[test]
@@ -435,41 +518,54 @@ fn the_words_for_a_failure_are_few() {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: a transition is never forgotten, and the gate agrees with the state.
+    /// Whatever happens, in whatever order, also where time goes backwards: a transition is never forgotten, admission agrees
+    /// with the state, and load is a number that lets something out.
     #[test]
-    fn nothing_confuses_it(steps in prop::collection::vec((0..9u8, 0..6u64, 0..4u64, 0..120u64), 1..200)) {
+    fn nothing_confuses_it(steps in prop::collection::vec((0..12u8, 0..6u64, 0..4u64, -2_000..20_000i64), 1..300)) {
         let mut subject = Subject::with(|settings| {
             settings.failure_threshold = 2;
             settings.half_open_max_calls = 2;
         });
         let mut now = START;
-        for (what, number, age, seconds) in steps {
-            now = now.after(secs(seconds));
-            let before = (subject.breaker.clone(), subject.state(now));
-            let transitions = subject.breaker.transitions.saturating_sub(age);
-            let probe = before.1 == BreakerState::HalfOpen;
-            let epoch = BreakerEpoch { transitions, probe };
+        for (what, number, age, millis) in steps {
+            now = Timestamp::from_millis(now.millis().saturating_add_signed(millis));
+            let (before, state) = (subject.breaker.clone(), subject.state(now));
+            let transitions = before.transitions.saturating_sub(age);
+            let epoch = BreakerEpoch { transitions, probe: state == BreakerState::HalfOpen };
+            let started = Timestamp::from_millis(now.millis() - number * 1_000);
             let counts_hold = subject.breaker.counts_hold(epoch, &subject.settings, now);
             let changed = match what {
-                0 | 1 => subject.succeeds(epoch, now),
-                2..=4 => subject.fails(number, epoch, now),
-                5 => subject.ends(number, epoch, hold(seconds), now),
-                6 => subject.ends(number, epoch, Signal::Expired, now),
-                7 => { subject.breaker.reset(); true }
-                _ => { subject.breaker.force(number % 2 == 0, String::new(), now); true }
+                0..=3 => subject.succeeds_since(epoch, started, now),
+                4..=6 => subject.ends(number, epoch, number < 3, started, signal("E", number < 2), now),
+                7 => subject.ends(number, epoch, true, started, hold(number), now),
+                8 => subject.ends(number, epoch, true, started, Signal::Expired, now),
+                9 | 10 => {
+                    subject.meter = Meter { held_at: now, most_leased: number, ready: number, leased: age, ..subject.meter };
+                    subject.breaker.tick(&mut subject.stats, &subject.meter, &subject.settings, now)
+                }
+                _ if number == 0 => { subject.breaker.force(age < 2, String::new(), now); true }
+                _ => { subject.breaker.reset(now); true }
             };
-            let after = (&subject.breaker, subject.state(now));
-            prop_assert!(changed || before.0 == *after.0);
-            let moved = before.1 != after.1;
-            prop_assert!(!moved || after.0.transitions == before.0.transitions + 1);
-            prop_assert!(after.0.transitions >= before.0.transitions);
-            let old = transitions != before.0.transitions && what < 7;
+            let after = subject.state(now);
+            prop_assert!(changed || before == subject.breaker);
+            let moved = state != after;
+            prop_assert!(!moved || subject.breaker.transitions == before.transitions + 1 || what == 7);
+            prop_assert!(subject.breaker.transitions >= before.transitions);
+            let old = transitions != before.transitions && what < 9 && what != 7;
             prop_assert!(!old || !moved, "an old outcome moved it");
-            if what == 5 && counts_hold && seconds > 0 {
-                prop_assert_eq!(after.1, BreakerState::Open);
+            if what == 7 && counts_hold && number > 0 {
+                prop_assert_eq!(after, BreakerState::Open);
             }
-            prop_assert_eq!(subject.admission(&[], now).limit() == usize::MAX, after.1 == BreakerState::Closed);
-            prop_assert_eq!(subject.admission(&[], now).limit() == 0, after.1 == BreakerState::Open);
+            let limit = subject.admission(&[], now).limit();
+            prop_assert_eq!(limit == usize::MAX, after == BreakerState::Closed);
+            prop_assert_eq!(limit == 0, after == BreakerState::Open);
+            if let Admission::Ramp { per_second, .. } = subject.admission(&[], now) {
+                prop_assert!(per_second.is_finite() && per_second >= 1.0);
+                prop_assert!(subject.recovery().load.is_finite() && subject.recovery().load > 0.0);
+            }
+            let share = subject.stats.usual.share;
+            prop_assert!((0.0..=1.0).contains(&share), "{}", share);
+            prop_assert!(subject.stats.bucket_ends_at(now) > now || subject.stats.roll(now));
         }
     }
 }

@@ -1,15 +1,21 @@
 use super::secs;
-use redrive::domain::{Breaker, BreakerSettings, BreakerState, Timestamp};
+use redrive::domain::{Breaker, BreakerSettings, BreakerState, DeadLetterSettings, Timestamp};
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(1_000_000).after(secs(seconds))
 }
 
-#[derive(Default)]
 struct DeadLetters {
     breaker: Breaker,
     full_in_a_row: u32,
     settings: BreakerSettings,
+}
+
+impl Default for DeadLetters {
+    fn default() -> Self {
+        let settings = DeadLetterSettings::default().breaker;
+        Self { breaker: Breaker::default(), full_in_a_row: 0, settings }
+    }
 }
 
 impl DeadLetters {
@@ -64,11 +70,11 @@ fn half_open_it_tries_again() {
 #[test]
 fn room_closes_it_at_once_unless_an_operator_forces_it() {
     let mut dead_letters = DeadLetters::opened();
-    assert!(dead_letters.breaker.room_made());
-    assert!(!dead_letters.breaker.room_made());
+    assert!(dead_letters.breaker.room_made(at(1)));
+    assert!(!dead_letters.breaker.room_made(at(1)));
     dead_letters.take(1, false, at(1), false);
     dead_letters.breaker.force(true, "full disk".into(), at(2));
-    assert!(!dead_letters.breaker.room_made());
+    assert!(!dead_letters.breaker.room_made(at(1)));
     dead_letters.take(1, false, at(3), true);
     dead_letters.breaker.force(false, "go on".into(), at(4));
     dead_letters.take(10, true, at(5), true);

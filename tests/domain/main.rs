@@ -5,6 +5,7 @@
 mod backoff;
 mod breaker;
 mod breaker_days;
+mod breaker_recovery;
 mod category;
 mod clock;
 mod dead_filter;
@@ -16,6 +17,7 @@ mod glob;
 mod ids;
 mod job;
 mod lease;
+mod outage;
 mod outcome_stats;
 mod policy;
 mod presets;

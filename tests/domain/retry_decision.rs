@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use redrive::domain::{
     AttemptStatus, BreakerFacts, BreakerState, DeadReason, ErrorRule, Failure, Jitter, Leased, Matcher, Next, Outcome,
     PolicyOverride, Preset, Progress, QueueSettings, RandomFractions, RetryDecision, Signal, StatusPattern, Then,
-    Timestamp, UNCOUNTED_MAX, decide,
+    Timestamp, decide,
 };
 use std::time::Duration;
 
@@ -97,12 +97,14 @@ struct Ended {
 impl Ended {
     fn after(progress: Progress) -> Self {
         let random = RandomFractions { jitter: 0.5, spread: 0.5 };
-        Self { progress, policy: None, expires_at: None, breaker: BreakerFacts::default(), random }
+        let breaker = BreakerFacts { counts: true, ..BreakerFacts::default() };
+        Self { progress, policy: None, expires_at: None, breaker, random }
     }
 
-    /// While the queue's breaker is in this state, and a hold would move it.
+    /// While the queue's breaker is in this state, in which failures do not count, and a hold would move it.
     fn during(state: BreakerState, progress: Progress) -> Self {
-        Self { breaker: BreakerFacts { state, counts_hold: true, probe_at: None }, ..Self::after(progress) }
+        let breaker = BreakerFacts { state, counts: false, counts_hold: true, probe_at: None };
+        Self { breaker, ..Self::after(progress) }
     }
 
     fn decide(&self, outcome: Outcome, queue: &QueueSettings) -> RetryDecision {
@@ -202,7 +204,7 @@ fn a_rule_that_releases_does_not_count_the_attempt_but_keeps_the_failure() {
 #[test]
 fn a_hold_without_a_breaker_releases_the_job_for_the_time_asked() {
     let queue = with_rules([(on_type("*"), Then::Hold)]);
-    for (asked, waits) in [(None, 60), (Some(secs(5)), 5)] {
+    for (asked, waits) in [(None, 10), (Some(secs(5)), 5)] {
         let decision = decided(0, fails(Failure::new("TooManyRequests", ""), asked), &queue);
         assert_eq!((decision.next, decision.attempt.counted), (later(secs(waits)), false));
     }
@@ -352,24 +354,65 @@ proptest! {
 
 #[test]
 fn a_failure_during_an_outage_is_recorded_and_not_counted() {
-    for state in [BreakerState::Open, BreakerState::HalfOpen] {
+    for state in BreakerState::ALL {
         // On its last attempt: it would die otherwise.
         let decision = Ended::during(state, progress(3)).decide(failed("Timeout"), &plain());
         assert_eq!((decision.attempt.counted, decision.progress.tries, decision.progress.uncounted), (false, 3, 1));
         // The delay of retry 4, which the policy has not got.
         assert_eq!((decision.next, decision.attempt.retries_left), (later(secs(8)), 0));
-        assert_eq!(decision.signal, Signal::Failure { error: "Timeout: it broke".into() });
+        let (error, error_type) = ("Timeout: it broke".into(), "Timeout".into());
+        assert_eq!(decision.signal, Signal::Failure { error, error_type, unreachable: true });
     }
 }
 
 #[test]
-fn after_sixty_of_them_failures_count_again() {
-    let during = |uncounted| {
-        let worn = Progress { uncounted, ..progress(3) };
-        Ended::during(BreakerState::Open, worn).decide(failed("Timeout"), &plain())
+fn the_signal_says_whether_what_was_called_could_be_reached() {
+    for (error_type, reached) in [("ConnectionRefusedError", false), ("ServiceUnavailable", false), ("Bug", true)] {
+        let Signal::Failure { unreachable, .. } = decided(0, failed(error_type), &plain()).signal else {
+            panic!("{error_type} is no failure");
+        };
+        assert_eq!(unreachable, !reached, "{error_type}");
+    }
+}
+
+#[test]
+fn failures_that_do_not_count_wait_longer_and_longer_but_not_longer_than_a_probe_while_the_queue_is_held() {
+    let delay = |state, tries, uncounted| {
+        let worn = Progress { uncounted, ..progress(tries) };
+        Ended::during(state, worn).decide(failed("Timeout"), &plain()).attempt.delay
     };
-    assert_eq!(during(UNCOUNTED_MAX).next, Next::DeadLetter(DeadReason::Exhausted));
-    assert_eq!(during(UNCOUNTED_MAX - 1).progress.uncounted, UNCOUNTED_MAX);
+    let delays: Vec<_> = (0..7).map(|uncounted| delay(BreakerState::Recovering, 0, uncounted).unwrap()).collect();
+    assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30].map(secs));
+    assert_eq!(delay(BreakerState::Recovering, 2, 2), Some(secs(16)), "retry n = attempt + uncounted failures");
+    for held in [BreakerState::Open, BreakerState::HalfOpen] {
+        assert_eq!((delay(held, 0, 3), delay(held, 0, 60)), (Some(secs(8)), Some(secs(10))));
+    }
+    assert_eq!(delay(BreakerState::Open, u32::MAX - 1, u32::MAX - 1), Some(secs(10)));
+}
+
+#[test]
+fn failures_count_again_once_the_outage_has_lasted_for_outage_grace() {
+    let during = |hours: u64| {
+        let uncounted_since = Some(Timestamp::from_millis(NOW.millis() + 86_400_000 - hours * 3_600_000));
+        let worn = Progress { uncounted: 60, uncounted_since, ..progress(3) };
+        let leased = delivery(4);
+        let breaker = BreakerFacts { state: BreakerState::Open, ..BreakerFacts::default() };
+        let leased = Leased { delivery: &leased, progress: &worn, policy: None, expires_at: None, breaker };
+        decide(leased, failed("Timeout"), &plain(), NOW.after(secs(86_400)), RandomFractions::default())
+    };
+    let decision = during(23);
+    assert_eq!((decision.attempt.counted, decision.progress.uncounted), (false, 61));
+    assert_eq!(during(24).next, Next::DeadLetter(DeadReason::Exhausted));
+}
+
+#[test]
+fn the_grace_begins_with_the_first_failure_that_did_not_count() {
+    let open = |progress| Ended::during(BreakerState::Open, progress).decide(failed("Timeout"), &plain()).progress;
+    let first = open(progress(0));
+    assert_eq!(first.uncounted_since, Some(NOW));
+    let since = Some(Timestamp::from_millis(5));
+    assert_eq!(open(Progress { uncounted_since: since, ..first.clone() }).uncounted_since, since);
+    assert_eq!(Ended::after(first).decide(failed("Timeout"), &plain()).progress.uncounted_since, None);
 }
 
 #[test]
@@ -411,24 +454,25 @@ fn a_delivery_that_max_run_time_ends_says_so() {
 #[test]
 fn a_hold_waits_with_its_queue_or_alone() {
     let queue = with_rules([(on_type("Busy"), Then::Hold)]);
-    for (counts_hold, next) in [(true, Next::Behind { at: NOW }), (false, later(secs(60)))] {
+    for (counts_hold, next) in [(true, Next::Behind { at: NOW }), (false, later(secs(10)))] {
         let breaker = BreakerFacts { counts_hold, ..BreakerFacts::default() };
         let decision = Ended { breaker, ..Ended::after(progress(0)) }.decide(failed("Busy"), &queue);
         assert_eq!((decision.next, decision.attempt.counted), (next, false));
-        assert_eq!(decision.signal, Signal::Hold { error: "Busy: it broke".into(), hold: secs(60) });
+        let (error, error_type) = ("Busy: it broke".into(), "Busy".into());
+        assert_eq!(decision.signal, Signal::Hold { error, error_type, hold: secs(10) });
     }
 }
 
 #[test]
 fn a_hold_says_until_when_the_queue_is_held() {
     let queue = with_rules([(on_type("Busy"), Then::Hold)]);
-    let (earlier, later) = (NOW.after(secs(10)), NOW.after(secs(90)));
-    for (probe_at, until) in [(None, secs(60)), (Some(earlier), secs(60)), (Some(later), secs(90))] {
+    let (earlier, later) = (NOW.after(secs(5)), NOW.after(secs(90)));
+    for (probe_at, until) in [(None, secs(10)), (Some(earlier), secs(10)), (Some(later), secs(90))] {
         let breaker = BreakerFacts { counts_hold: true, probe_at, ..BreakerFacts::default() };
         let decision = Ended { breaker, ..Ended::after(progress(0)) }.decide(failed("Busy"), &queue);
         let held = format!("the queue is held until {}; released behind its priority level", NOW.after(until));
         assert_eq!(decision.attempt.explanation, held);
     }
     let alone = Ended::after(progress(0)).decide(failed("Busy"), &queue);
-    assert_eq!(alone.attempt.explanation, "released for 1m");
+    assert_eq!(alone.attempt.explanation, "released for 10s");
 }

@@ -1,7 +1,7 @@
 //! What a breaker knows of outcomes: failures since the last success, how much failing and how much load is usual, and which
 //! failures were counted of late.
 
-use super::{super::ids::JobId, super::settings::BreakerSettings, super::time::Timestamp, EndedDelivery};
+use super::{super::ids::JobId, super::settings::BreakerSettings, super::time::Timestamp, EndedDelivery, Recovery};
 use std::time::Duration;
 
 /// A streak of failures this unlikely is no coincidence.
@@ -202,9 +202,9 @@ impl OutcomeStats {
 
     // ---- the streak ----
 
-    /// How long a streak must be before it is more than the usual failures.
-    pub fn needed(&self, settings: &BreakerSettings) -> u32 {
-        let share = self.usual.share;
+    /// How long a streak must be before it is more than the usual failures. `recovery`: while it recovers.
+    pub fn needed(&self, recovery: Option<&Recovery>, settings: &BreakerSettings) -> u32 {
+        let share = recovery.map_or(0.0, |recovery| recovery.share).max(self.usual.share);
         if share <= 0.0 {
             return settings.failure_threshold;
         }
@@ -223,11 +223,11 @@ impl OutcomeStats {
         self.streak = self.streak.saturating_add(1);
     }
 
-    /// `load`: while it recovers. A streak as long as what is in flight says that all of it fails.
-    pub(super) fn is_an_outage(&self, settings: &BreakerSettings, load: Option<f64>, now: Timestamp) -> bool {
-        let needed = self.needed(settings);
+    /// While it recovers, a streak as long as what is in flight says that all of it fails.
+    pub(super) fn is_an_outage(&self, recovery: Option<&Recovery>, settings: &BreakerSettings, now: Timestamp) -> bool {
+        let needed = self.needed(recovery, settings);
         let long = f64::from(LONG_STREAK);
-        let long = load.map_or(long, |load| long.min(f64::from(needed) + load));
+        let long = recovery.map_or(long, |recovery| long.min(f64::from(needed) + recovery.load));
         let quiet = self.last_success.is_none_or(|at| now.since(at) >= QUIET);
         self.streak >= needed && (quiet || f64::from(self.streak) >= long)
     }

@@ -9,7 +9,8 @@ fn run(seed: u64, scenario: Scenario) -> Results {
     let Results { done, good_dead, poison, poison_dead, failed, trips, first_success, slowest_death, .. } = &results;
     println!(
         "seed {seed}: {done} done, {good_dead} dead, {poison_dead} of {poison} poison dead within {slowest_death:.1} s, \
-         {failed} failed, {trips} openings, first success {first_success:.1?}, p99 {} ms", results.p99(0)
+         {failed} failed, {trips} openings, first success {first_success:.1?}, p99 {} ms",
+        results.p99(0)
     );
     results
 }
@@ -64,15 +65,14 @@ fn a_queue_that_always_fails_a_third_of_the_time_stays_shut() {
 
 #[test]
 fn a_share_of_failures_that_rises_for_good_counts_again_after_fifteen_minutes() {
-    for (rate, brownout_is_unreachable) in [(10.0, false), (10.0, true), (1.0, false)] {
+    for brownout_is_unreachable in [false, true] {
         for seed in 1..=3 {
             let brownout = Some((300.0, f64::MAX, 0.4));
             let downstream =
                 Downstream { usual_failures: 0.02, brownout, brownout_is_unreachable, ..Downstream::default() };
-            let scenario = Scenario { rate, jobs: 100_000, end: 2_100.0, ..Scenario::of(downstream) };
+            let scenario = Scenario { rate: 10.0, jobs: 100_000, end: 2_100.0, ..Scenario::of(downstream) };
             let results = run(seed, scenario);
             let last = results.last_uncounted.unwrap() - 300.0;
-            println!("rate {rate}: not counted for {last:.0} s");
             assert!((14.0 * 60.0..=16.0 * 60.0).contains(&last), "not counted for {last} s");
         }
     }
