@@ -177,7 +177,9 @@ pub(crate) async fn set_breaker<S: Storage>(
             BreakerOrder::Reset => breaker.reset(now),
         }
         if let Some(after) = put_breakers(store, cx, queue, &before, after).await? {
-            let BreakerViews { work, dead_letters } = view(&after, &OutcomeStats::default(), 0, &cx.queue(queue), now);
+            let ready = ask(store, queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number();
+            let stats = OutcomeStats::new(after.breaker.usual.clone(), now);
+            let BreakerViews { work, dead_letters } = view(&after, &stats, ready, &cx.queue(queue), now);
             return Ok(match name.kind {
                 BreakerKind::Work => work,
                 BreakerKind::DeadLetters => dead_letters,

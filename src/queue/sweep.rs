@@ -31,6 +31,10 @@ const SPARED_MAX: usize = 10_000;
 /// Keys and records whose time is over are in no hurry.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 
+/// Outcomes of a queue that has succeeded in nothing for so long are looked at with its next one: what is written of them would
+/// make an empty queue look used, and it could not be forgotten.
+const OUTCOMES_REST_AFTER: Duration = Duration::from_secs(15 * 60);
+
 /// Does what is due in one queue. Says when something is due next.
 pub(crate) async fn sweep<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, sweep: Sweep, swept: &mut Swept,
@@ -245,7 +249,9 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         let (ready, leased) = (found.number(), found.number());
         let mut after = before.clone();
         let mut stats = outcomes.outcome_stats.clone();
+        let rests = ready + leased == 0 && stats.last_success.is_none_or(|at| now.since(at) >= OUTCOMES_REST_AFTER);
         let rolled = match &before.breaker.outage {
+            None if rests => false,
             // The first bucket begins with the first outcomes.
             None => stats.roll(now) || before.outcomes_record.is_none() && stats.seen.count > 0,
             Some(_) => {

@@ -2,13 +2,27 @@
 
 use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::domain::{
-    AttemptStatus, BreakerKind, BreakerState, DeadReason, ErrorRule, Lease, Matcher, Next, Outcome, StatusPattern, Then,
+    AttemptStatus, BreakerKind, BreakerState, DeadReason, ErrorRule, Lease, Matcher, Next, Outcome, QueueSettings,
+    StatusPattern, Then, Timestamp,
 };
 use redrive::queue::{BreakerOrder, IdleReason};
 use std::time::Duration;
 
-/// Of the default breaker.
+/// Between probes of [`steady`], and a tenth more or less.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(60);
+
+/// Delays without jitter; a probe about each [`RECOVERY`], and one that succeeds is the end of it.
+pub(crate) fn steady(queue: &mut QueueSettings) {
+    without_jitter(queue);
+    queue.breaker.first_probe = RECOVERY;
+    queue.breaker.recovery_timeout = RECOVERY;
+    queue.breaker.ramp = false;
+}
+
+/// A probe that is due about [`RECOVERY`] after this.
+fn is_due_after(from: Timestamp, probe_at: Timestamp) -> bool {
+    (RECOVERY.mul_f64(0.9)..=RECOVERY.mul_f64(1.1)).contains(&probe_at.since(from))
+}
 
 impl<S: Engine> Harness<S> {
     /// So many jobs `j0`, `j1`, …, all of them out.
@@ -25,10 +39,22 @@ impl<S: Engine> Harness<S> {
         breaker.state(&self.settings.defaults.breaker, self.now())
     }
 
-    /// Five jobs fail. They wait, and so does `spare`.
+    /// When the next probe may go out.
+    pub(crate) async fn probe_at(&self) -> Timestamp {
+        self.breakers("q").await.work.breaker.outage.expect("it is open").probe_at
+    }
+
+    /// The breaker is half open from now on.
+    pub(crate) async fn reach_probe(&self) {
+        self.advance(self.probe_at().await.since(self.now()));
+    }
+
+    /// Five jobs fail, and nothing has succeeded for a second. They wait, and so does `spare`.
     pub(crate) async fn trip(&mut self) {
-        self.set(without_jitter);
-        for lease in self.out(5).await {
+        self.set(steady);
+        let leases = self.out(5).await;
+        self.advance(SECOND);
+        for lease in leases {
             self.nack(lease, failed("Timeout")).await.unwrap();
         }
         self.enqueue(job("q").id("spare")).await;
@@ -38,7 +64,7 @@ impl<S: Engine> Harness<S> {
     /// As `trip`, and a probe may go out now.
     pub(crate) async fn half_open(&mut self) {
         self.trip().await;
-        self.advance(RECOVERY);
+        self.reach_probe().await;
         self.sweep().await;
         assert_eq!(self.breaker_state().await, BreakerState::HalfOpen);
     }
@@ -59,8 +85,9 @@ fn too_many_requests(retry_after: Option<Duration>) -> Outcome {
 
 store_test! {
     async fn five_different_jobs_that_fail_hold_the_queue_back(h) {
-        h.set(without_jitter);
+        h.set(steady);
         let leases = h.out(6).await;
+        h.advance(SECOND);
         for (number, lease) in leases[..4].iter().enumerate() {
             let attempt = h.nack(lease.clone(), failed("Timeout")).await.unwrap();
             assert_eq!(attempt.breaker, BreakerState::Closed);
@@ -74,7 +101,7 @@ store_test! {
         h.enqueue(job("q")).await;
         let idle = h.idle("q").await;
         assert_eq!(idle.reason, IdleReason::BreakerOpen);
-        assert_eq!(idle.until, Some(h.now().after(RECOVERY)));
+        assert!(is_due_after(h.now(), idle.until.unwrap()), "{idle:?}");
         let view = h.breakers("q").await.work;
         assert_eq!((view.breaker.trips, view.failures), (1, 0));
         assert_eq!(view.breaker.last_error, "Timeout: it did not work");
@@ -101,6 +128,22 @@ store_test! {
 }
 
 store_test! {
+    async fn a_success_of_less_than_a_second_ago_keeps_it_closed_but_not_against_twenty_failures(h) {
+        h.set(steady);
+        let leases = h.out(41).await;
+        h.advance(seconds(2));
+        h.ack(leases[0].clone()).await.unwrap();
+        h.advance(SECOND - MILLISECOND);
+        for lease in &leases[1..20] {
+            assert_eq!(h.nack(lease.clone(), failed("Timeout")).await.unwrap().breaker, BreakerState::Closed);
+        }
+        let twentieth = h.nack(leases[20].clone(), failed("Timeout")).await.unwrap();
+        assert_eq!(twentieth.breaker, BreakerState::Open);
+        h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
+    }
+}
+
+store_test! {
     async fn a_disabled_breaker_never_opens(h) {
         h.set(|queue| queue.breaker.disabled = true);
         for lease in h.out(20).await {
@@ -115,8 +158,9 @@ store_test! {
 
 store_test! {
     async fn an_outage_burns_no_attempts(h) {
-        h.set(without_jitter);
+        h.set(steady);
         let leases = h.out(20).await;
+        h.advance(SECOND);
         for lease in &leases[..5] {
             h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
@@ -135,8 +179,9 @@ store_test! {
 
 store_test! {
     async fn an_expired_lease_counts_even_then(h) {
-        h.set(without_jitter);
+        h.set(steady);
         let leases = h.out(6).await;
+        h.advance(SECOND);
         for lease in &leases[..5] {
             h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
@@ -150,10 +195,12 @@ store_test! {
 
 store_test! {
     async fn a_last_attempt_that_meets_an_outage_is_not_the_end(h) {
-        h.set(without_jitter);
+        h.set(steady);
         h.enqueue(job("q").id("last").retries(0)).await;
         let last = h.claim("q").await.delivery.lease;
-        for lease in h.out(5).await {
+        let leases = h.out(5).await;
+        h.advance(SECOND);
+        for lease in leases {
             h.nack(lease, failed("Timeout")).await.unwrap();
         }
         let attempt = h.nack(last, failed("Timeout")).await.unwrap();
@@ -164,49 +211,57 @@ store_test! {
 }
 
 store_test! {
-    async fn sixty_failures_of_a_job_go_uncounted_and_no_more(h) {
-        h.set(|queue| {
-            without_jitter(queue);
-            queue.policy.base_delay = Duration::ZERO;
-        });
+    async fn failures_of_an_outage_go_uncounted_for_outage_grace_however_many_they_are(h) {
+        const GRACE: Duration = Duration::from_secs(100);
         h.trip().await;
-        let (mut uncounted, mut probes) = (0, 0);
+        h.set(|queue| {
+            queue.policy.base_delay = Duration::ZERO;
+            queue.breaker.first_probe = SECOND;
+            queue.breaker.recovery_timeout = SECOND;
+            queue.breaker.outage_grace = GRACE;
+        });
+        // The failures of before the outage are returned, and the grace begins with them.
+        h.sweep().await;
+        let since = h.now();
         // The other jobs must not be delivered.
         h.cancel("spare").await.unwrap();
         for number in 1..5 {
             h.cancel(&format!("j{number}")).await.unwrap();
         }
+        let (mut uncounted, mut counted) = (0, 0);
         loop {
-            h.advance(RECOVERY);
+            h.reach_probe().await;
             let probe = h.claim("q").await;
             assert!(probe.delivery.probe);
-            probes += 1;
             let attempt = h.nack(probe.delivery.lease, failed("Timeout")).await.unwrap();
             assert!(attempt.probe);
+            assert_eq!(attempt.counted, h.now().since(since) >= GRACE, "{attempt:?}");
             uncounted += u32::from(!attempt.counted);
+            counted += u32::from(attempt.counted);
             if attempt.next == Next::DeadLetter(DeadReason::Exhausted) {
                 break;
             }
         }
-        // One attempt was counted before the outage: of four there are three left.
-        assert_eq!((uncounted, probes), (60, 63));
+        assert!(uncounted > 60, "{uncounted}");
+        assert_eq!(counted, 4, "as many as there are without an outage");
     }
 }
 
 store_test! {
     async fn outcomes_from_before_it_opened_change_nothing(h) {
-        h.set(without_jitter);
+        h.set(steady);
         let leases = h.out(8).await;
+        h.advance(SECOND);
         for lease in &leases[..5] {
             h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
-        let before = h.breakers("q").await.work;
+        let before = h.breakers("q").await.work.breaker;
         h.ack(leases[5].clone()).await.unwrap();
         h.advance(RECOVERY - seconds(40));
         h.nack(leases[6].clone(), failed("Timeout")).await.unwrap();
-        assert_eq!(h.breakers("q").await.work, before);
+        assert_eq!(h.breakers("q").await.work.breaker, before);
         h.extend(leases[7].clone(), Some(HOUR), "").await.unwrap();
-        h.advance(seconds(40));
+        h.reach_probe().await;
         h.nack(leases[7].clone(), failed("Timeout")).await.unwrap();
         assert_eq!(h.breaker_state().await, BreakerState::HalfOpen);
         let probe = h.claim("q").await;
@@ -220,9 +275,9 @@ store_test! {
     async fn half_open_begins_at_probe_at_and_the_waiters_are_told(h) {
         h.trip().await;
         h.recorded.take_breakers();
-        let probe_at = h.now().after(RECOVERY);
+        let probe_at = h.probe_at().await;
         assert!(h.due().await.contains(&probe_at) || h.sweep().await.next <= Some(probe_at));
-        h.advance(RECOVERY - MILLISECOND);
+        h.advance(probe_at.since(h.now()) - MILLISECOND);
         h.sweep().await;
         h.recorded.take_available();
         assert_eq!(h.idle("q").await.reason, IdleReason::BreakerOpen);
@@ -275,8 +330,9 @@ store_test! {
         let attempt = h.nack(first.delivery.lease, failed("Timeout")).await.unwrap();
         assert_eq!((attempt.counted, attempt.probe), (false, true));
         assert_eq!(attempt.breaker, BreakerState::Open);
-        assert_eq!(h.idle("q").await.until, Some(h.now().after(RECOVERY)));
-        h.advance(RECOVERY);
+        assert_eq!(h.idle("q").await.until, Some(h.probe_at().await));
+        assert!(is_due_after(h.now(), h.probe_at().await));
+        h.reach_probe().await;
         h.sweep().await;
         // It is first in line again, by its time.
         let second = h.claim("q").await;
@@ -289,12 +345,13 @@ store_test! {
 store_test! {
     async fn the_last_failed_probe_goes_again_where_there_is_no_other(h) {
         h.set(|queue| queue.breaker.failure_threshold = 1);
-        h.set(without_jitter);
+        h.set(steady);
         h.enqueue(job("q").id("only")).await;
         let lease = h.claim("q").await.delivery.lease;
+        h.advance(SECOND);
         h.nack(lease, failed("Timeout")).await.unwrap();
         for _ in 0..3 {
-            h.advance(RECOVERY);
+            h.reach_probe().await;
             let probe = h.claim("q").await.delivery;
             assert!(probe.probe);
             h.nack(probe.lease, failed("Timeout")).await.unwrap();
@@ -311,7 +368,7 @@ store_test! {
         assert_eq!(swept.expired[0].id, probe.spec.id);
         assert!(swept.expired[0].attempt.counted, "an expired lease always counts");
         assert_eq!(h.breaker_state().await, BreakerState::Open);
-        assert_eq!(h.idle("q").await.until, Some(h.now().after(RECOVERY)));
+        assert!(is_due_after(probe.delivery.started_at, h.probe_at().await), "from the start of the probe");
     }
 }
 
@@ -386,7 +443,7 @@ store_test! {
 store_test! {
     async fn a_job_past_its_deadline_takes_no_probe_from_another(h) {
         h.trip().await;
-        h.advance(RECOVERY);
+        h.reach_probe().await;
         let late = h.enqueue(job("q").id("late").priority(9).expires(MILLISECOND)).await;
         h.advance(MILLISECOND);
         let probes = h.claim_many("q", 3).await;
@@ -413,7 +470,10 @@ store_test! {
 
 store_test! {
     async fn a_hold_stops_the_queue_for_exactly_the_time_asked(h) {
-        h.set(|queue| queue.rules = vec![holding("429")]);
+        h.set(|queue| {
+            steady(queue);
+            queue.rules = vec![holding("429")];
+        });
         let lease = h.out(1).await[0].clone();
         h.enqueue_all(vec![job("q"), job("q")]).await;
         let attempt = h.nack(lease, too_many_requests(Some(seconds(17)))).await.unwrap();
@@ -432,7 +492,10 @@ store_test! {
 
 store_test! {
     async fn a_hold_moves_the_probe_to_the_latest_time_asked_and_not_beyond_max_retry_after(h) {
-        h.set(|queue| queue.rules = vec![holding("429")]);
+        h.set(|queue| {
+            steady(queue);
+            queue.rules = vec![holding("429")];
+        });
         let leases = h.out(5).await;
         let now = h.now();
         for (lease, asked, until) in [
@@ -453,7 +516,10 @@ store_test! {
 
 store_test! {
     async fn where_no_breaker_can_open_a_hold_is_a_release_for_that_time(h) {
-        h.set(|queue| queue.rules = vec![holding("429")]);
+        h.set(|queue| {
+            steady(queue);
+            queue.rules = vec![holding("429")];
+        });
         let leases = h.out(3).await;
         let force = |open| BreakerOrder::Force { open, reason: String::new() };
         h.set_breaker("queue:q", force(false)).await.unwrap();

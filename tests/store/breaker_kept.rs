@@ -1,6 +1,6 @@
 //! The breaker of a queue's work: operators step in, and nothing is forgotten over a restart.
 
-use crate::{breaker::RECOVERY, builders::*};
+use crate::{breaker::steady, builders::*};
 use redrive::domain::{BreakerState, State};
 use redrive::queue::Refusal;
 use redrive::queue::{BreakerOrder, IdleReason};
@@ -71,7 +71,7 @@ store_test! {
         let idle = h.idle("q").await;
         assert_eq!((idle.reason, idle.until), (IdleReason::BreakerOpen, until));
         assert_eq!(h.breakers("q").await.work, before);
-        h.advance(seconds(40));
+        h.reach_probe().await;
         h.sweep().await;
         assert!(h.claim("q").await.delivery.probe);
     }
@@ -105,11 +105,13 @@ store_test! {
 
 store_test! {
     async fn an_outcome_of_a_delivery_from_before_a_transition_and_a_restart_changes_nothing(h) {
-        h.set(without_jitter);
+        h.set(steady);
         let leases = h.out(20).await;
+        h.advance(SECOND);
         for lease in &leases[..5] {
             h.nack(lease.clone(), failed("Timeout")).await.unwrap();
         }
+        assert_eq!(h.breaker_state().await, BreakerState::Open);
         h.set_breaker("queue:q", BreakerOrder::Reset).await.unwrap();
         h.reopen().await;
         for lease in &leases[5..] {
@@ -166,7 +168,7 @@ store_test! {
 store_test! {
     async fn a_dead_letter_says_how_the_breakers_stood(h) {
         h.trip().await;
-        h.advance(RECOVERY);
+        h.reach_probe().await;
         h.sweep().await;
         let probe = h.claim("q").await.delivery.lease;
         h.nack(probe, permanent()).await.unwrap();

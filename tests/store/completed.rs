@@ -118,7 +118,10 @@ store_test! {
     async fn the_sweeper_hears_of_a_job_that_is_not_kept_for_long(h) {
         keep(&mut h, SECOND);
         done(&h, job("q")).await;
-        assert_eq!(h.due().await.last(), Some(&h.now().after(SECOND)));
+        let removed_at = h.now().after(SECOND);
+        // The first outcome of a queue is looked at before that.
+        assert!(h.due().await.last() <= Some(&removed_at));
+        assert_eq!(h.sweep().await.next, Some(removed_at));
     }
 }
 
@@ -333,6 +336,7 @@ store_test! {
 store_test! {
     async fn the_history_is_bounded_with_its_last_entry_in_it(h) {
         keep(&mut h, HOUR);
+        h.set(|queue| queue.breaker.disabled = true);
         let id = h.enqueue(job("q").retries(1_000)).await;
         for _ in 0..60 {
             h.advance(HOUR);

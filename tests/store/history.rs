@@ -22,6 +22,7 @@ fn long(letter: &str) -> Failure {
 
 store_test! {
     async fn the_first_ten_and_the_last_forty_attempts_are_kept(h) {
+        h.set(|queue| queue.breaker.disabled = true);
         let id = h.enqueue(job("q").retries(1_000)).await;
         for _ in 0..60 {
             attempt(&h, failed("Timeout")).await;

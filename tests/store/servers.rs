@@ -223,15 +223,15 @@ fn pauses_and_breakers_are_those_of_all_servers() {
     run(async |server, namespace| {
         let a = One::open(server, &namespace).await;
         let mut b = One::open(server, &namespace).await;
-        for _ in 0..6 {
+        for _ in 0..21 {
             a.enqueue(job("q")).await;
         }
         let pause = NewPause { duration: None, reason: "deploy".into() };
         a.store.pause(queue("q"), Some(pause)).await.unwrap();
         assert_eq!(b.idle("q").await, IdleReason::Paused);
         a.store.pause(queue("q"), None).await.unwrap();
-        let jobs = b.claim("q", 5).await;
-        assert_eq!(jobs.len(), 5);
+        let jobs = b.claim("q", 20).await;
+        assert_eq!(jobs.len(), 20);
         b.nack(&jobs, "Timeout").await;
         assert_eq!(a.idle("q").await, IdleReason::BreakerOpen);
         let name = || BreakerName::parse("queue:q").unwrap();

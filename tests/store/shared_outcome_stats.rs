@@ -7,6 +7,9 @@ use redrive::domain::{BreakerName, BreakerState};
 use redrive::queue::{BreakerOrder, Delivered, IdleReason};
 use std::time::Duration;
 
+/// So many failures open a breaker, however short ago the last success was.
+const ENOUGH: usize = 20;
+
 impl One {
     /// So many different jobs, leased.
     async fn out(&self, jobs: usize) -> Vec<Delivered> {
@@ -39,8 +42,8 @@ async fn three(server: &Server, namespace: &str) -> [One; 3] {
 fn failures_that_are_spread_over_the_servers_open_the_breaker_at_the_threshold() {
     run(async |server, namespace| {
         let servers = three(server, &namespace).await;
-        let out = servers[0].out(6).await;
-        for (at, one) in out[..5].chunks(1).enumerate() {
+        let out = servers[0].out(ENOUGH).await;
+        for (at, one) in out.chunks(1).enumerate() {
             for server in &servers {
                 assert_eq!(server.sees().await, (BreakerState::Closed, at as u32));
             }
@@ -127,9 +130,9 @@ fn failures_at_the_same_time_open_the_breaker_when_together_they_are_enough() {
     run(async |server, namespace| {
         for round in 0..20 {
             let namespace = format!("{namespace}-{round}");
-            let [a, b, c] = three(server, &namespace).await.map(|one| one.with_threshold(6));
-            let out = a.out(6).await;
-            tokio::join!(a.nack(&out[..2], "Timeout"), b.nack(&out[2..4], "Timeout"), c.nack(&out[4..], "Timeout"));
+            let [a, b, c] = three(server, &namespace).await;
+            let out = a.out(ENOUGH).await;
+            tokio::join!(a.nack(&out[..7], "Timeout"), b.nack(&out[7..14], "Timeout"), c.nack(&out[14..], "Timeout"));
             assert_eq!(c.sees().await.0, BreakerState::Open, "round {round}");
         }
     });
@@ -174,12 +177,12 @@ fn a_success_from_before_the_last_transition_ends_no_row() {
 fn a_server_that_starts_later_knows_what_was_counted() {
     run(async |server, namespace| {
         let a = One::open(server, &namespace).await;
-        let out = a.out(6).await;
-        a.nack(&out[..4], "Timeout").await;
+        let out = a.out(ENOUGH).await;
+        a.nack(&out[1..], "Timeout").await;
         drop(a);
         let b = One::open(server, &namespace).await;
-        assert_eq!(b.sees().await, (BreakerState::Closed, 4));
-        b.nack(&out[4..5], "Timeout").await;
+        assert_eq!(b.sees().await, (BreakerState::Closed, ENOUGH as u32 - 1));
+        b.nack(&out[..1], "Timeout").await;
         assert_eq!(b.sees().await.0, BreakerState::Open);
     });
 }
@@ -196,7 +199,7 @@ fn a_probe_that_closes_the_breaker_is_a_success_of_just_now_for_all() {
             });
         }
         let [a, mut b, c] = servers;
-        let out = a.out(5).await;
+        let out = a.out(ENOUGH).await;
         a.nack(&out, "Timeout").await;
         a.enqueue(job("q")).await;
         // By its own store time, which may be behind the other's by a round trip.

@@ -119,7 +119,7 @@ fn counters_that_are_wrong_are_found() {
             let report = after("q", &format!("add('{counter}', 2)")).await;
             assert_found(&report, Check::Law, "2 jobs are held or went out and never came in");
         }
-        let outcomes = after("q", "call('HSET', key('s'), 'o', '\\1rotten')").await;
+        let outcomes = after("q", "call('HSET', key('s'), 'o\\0\\0', '\\1rotten')").await;
         assert_found(&outcomes, Check::Checksums, "what its breaker has counted is not what was written");
         let enqueued = after("q", "add('enqueued', 1)").await;
         assert_eq!(enqueued.findings.len(), 1);
