@@ -207,7 +207,7 @@ async fn read_back<E: Engine>(mut h: Harness<E>) {
     }
     let probe = h.view(&JobId::parse("broken-5")).await.delivery.unwrap();
     assert!(probe.probe && !h.ack(probe.lease).await.unwrap().already_gone);
-    assert!(h.breakers("broken").await.work.breaker.open.is_none(), "it is closed");
+    assert!(h.breakers("broken").await.work.breaker.outage.is_none(), "it is closed");
     assert_eq!(h.requeue(requeue_of("dying", oldest(10))).await.unwrap().ids.len(), 4);
     h.resume("held").await.unwrap();
     h.set_breaker("queue:held", BreakerOrder::Reset).await.unwrap();

@@ -3,7 +3,7 @@
 use super::downstream::Downstream;
 use super::scenario::{Results, Scenario};
 use super::simulation::Simulation;
-use redrive::domain::QueueSettings;
+use redrive::domain::{MaxRate, QueueSettings};
 use std::time::Duration;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=20;
@@ -81,7 +81,7 @@ fn calls_that_hang_cost_no_more_than_calls_that_are_refused() {
 
 #[test]
 fn max_rate_holds_in_every_second() {
-    let settings = QueueSettings { max_rate: Some(200.0), ..QueueSettings::default() };
+    let settings = QueueSettings { max_rate: Some(MaxRate::parse("200/s").unwrap()), ..QueueSettings::default() };
     for seed in SEEDS {
         let results = run(seed, Scenario { settings: settings.clone(), ..Scenario::of(down(120.0, seed)) });
         assert_nothing_lost(&results, 100);

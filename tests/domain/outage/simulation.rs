@@ -247,7 +247,7 @@ impl Simulation {
             return false;
         }
         let Some(rate) = settings.max_rate else { return true };
-        let burst = (rate * 0.05).max(1.0);
+        let (rate, burst) = (rate.per_second(), rate.burst());
         self.rate_tokens = (self.rate_tokens + (now - self.rate_at) as f64 * rate / 1e6).min(burst);
         self.rate_at = now;
         if self.rate_tokens < 1.0 {

@@ -3,7 +3,7 @@
 //! The command that reviews dead letters, `dlq list`, comes with the command line, in a later version.
 
 use super::{dead, delays, fail};
-use crate::server::{Server, at, claim, error, job_of, long, nack, time};
+use crate::server::{Server, at, claim, error, job_of, long, nack};
 use redrive::grpc::pb;
 use std::time::Duration;
 
