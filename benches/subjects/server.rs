@@ -12,8 +12,19 @@ pub(crate) struct Server {
 impl Server {
     /// Runs until it listens. `--data DIR` or `--redis URL` say where its jobs are.
     pub(crate) fn start(flag: &str, place: &str) -> Self {
+        Self::with(&[flag, place])
+    }
+
+    /// The same with a file.
+    #[allow(dead_code, reason = "not every bench has one")]
+    pub(crate) fn configured(flag: &str, place: &str, config: &str) -> Self {
+        Self::with(&[flag, place, "--config", config])
+    }
+
+    fn with(flags: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_redrive"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error", flag, place])
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--log-format", "text"])
+            .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
