@@ -169,3 +169,17 @@ fn handlers_of_half_a_minute_do_not_come_all_at_once() {
         assert_eq!((results.done, results.dead, results.falls), (4_000, 0, 0));
     }
 }
+
+/// A deploy during the outage: from then on two of five calls fail, for hours.
+#[test]
+fn a_downstream_that_comes_back_worse_than_it_was_does_not_starve_its_queue() {
+    for brownout_is_unreachable in [false, true] {
+        for seed in 1..=3 {
+            let brownout = Some((20.0, f64::MAX, 0.4));
+            let downstream = Downstream { brownout, brownout_is_unreachable, ..down(60.0, seed) };
+            let results =
+                run(seed, Scenario { jobs: 20_000, end: 600.0, end_after_drained: 0.0, ..Scenario::of(downstream) });
+            assert!(results.drained.is_some(), "not drained in ten minutes");
+        }
+    }
+}
