@@ -51,6 +51,18 @@ fn an_outage_costs_no_attempt_no_dead_letter_and_no_stampede() {
     }
 }
 
+/// From the outside, 20 ms that become 40 are little where the worker itself takes 50.
+#[test]
+fn the_time_of_the_workers_themselves_does_not_hide_that_the_downstream_slows() {
+    for overhead_ms in [1.0, 18.0, 23.0, 50.0] {
+        for seed in 1..=5 {
+            let results = run(seed, Scenario { overhead_ms, ..Scenario::of(down(120.0, seed * 4)) });
+            assert_nothing_lost(&results, 100);
+            assert_no_stampede(&results);
+        }
+    }
+}
+
 #[test]
 fn servers_that_see_an_opening_late_fail_a_few_calls_more() {
     for seed in SEEDS {
