@@ -133,6 +133,12 @@ fn a_step_lasts_a_second_and_a_full_round_of_its_own_outcomes() {
 
 #[test]
 fn it_does_not_grow_where_no_job_waits_or_slots_are_free() {
+    let mut ramp = Ramp::new();
+    let epoch = ramp.subject.epoch(false);
+    (0..20).for_each(|_| _ = ramp.subject.succeeds_since(epoch, at(11.0), at(11.1)));
+    (ramp.now, ramp.subject.meter.most_leased) = (11.1, 2);
+    assert!(ramp.tick());
+    assert_eq!(ramp.load(), 2.0, "no job had to wait in it");
     let mut ramp = Ramp::grown();
     let load = ramp.load();
     assert_eq!(ramp.step_of(1.0, 100, 100, 0, false), load, "the workers are the limit");
@@ -147,7 +153,7 @@ fn a_downstream_that_slows_gets_no_more_and_one_that_slows_much_gets_less() {
     let load = ramp.load();
     assert_eq!(ramp.step(100, 129, 0), 1.5 * load);
     assert_eq!(ramp.step(100, 140, 0), 1.5 * load);
-    assert_eq!(ramp.step(100, 170, 0), 0.8 * 1.5 * load);
+    assert_eq!(ramp.step(100, 170, 0), 0.8 * (1.5 * load));
     for _ in 0..50 {
         ramp.step(100, 400, 0);
     }
@@ -226,6 +232,9 @@ fn while_it_recovers_a_streak_as_long_as_the_load_opens_it_at_once() {
         assert!(!ramp.subject.fails(number, at(ramp.now)));
     }
     assert!(ramp.subject.fails(7, at(ramp.now)));
+    // The probe was a success of a moment ago.
+    let mut ramp = Ramp::new();
+    assert_eq!((1..30).find(|number| ramp.subject.fails(*number, at(ramp.now))), Some(7));
 }
 
 #[test]
@@ -275,10 +284,12 @@ fn it_closes_once_nothing_has_waited_for_the_ramp_for_ten_seconds() {
     let mut ramp = Ramp::new();
     ramp.step(20, 100, 0);
     let bound = ramp.now;
+    let looks_again = |ramp: &Ramp, now| ramp.subject.recovery().next_look(&ramp.subject.settings, at(now));
+    assert_eq!(looks_again(&ramp, bound), at(bound + 1.0), "a step may be over");
+    assert_eq!(looks_again(&ramp, bound + 5.0), at(bound + 10.0), "a step may be stuck");
     ramp.now = bound + 10.0;
     ramp.tick();
     assert_eq!(ramp.subject.state(at(ramp.now)), BreakerState::Recovering);
-    assert_eq!(ramp.subject.recovery().next_look(&ramp.subject.settings, at(bound)), at(bound + 1.0));
     ramp.now = bound + 10.001;
     assert!(ramp.tick());
     assert_eq!(ramp.subject.state(at(ramp.now)), BreakerState::Closed);
@@ -315,13 +326,22 @@ fn a_hold_keeps_most_of_the_load_and_stays_under_it() {
 }
 
 #[test]
+fn an_outage_does_not_begin_the_quarter_of_an_hour_anew_in_which_a_queue_is_degraded() {
+    let mut subject = Subject::knowing(usual());
+    subject.stats.degraded_since = Some(at(0.0));
+    subject.opens(60.0);
+    assert_eq!(subject.stats.degraded_since, Some(at(0.0)));
+}
+
+#[test]
 fn what_was_usual_is_kept_with_the_breaker_also_where_no_bucket_was_complete() {
     let mut subject = Subject::default();
     for tenth in 1..=10 {
         let now = at(f64::from(tenth) / 10.0);
         subject.succeeds_since(subject.epoch(false), now, now.after(Duration::from_millis(50)));
     }
-    subject.opens(2.0);
-    // Ten times 50 ms in two seconds.
-    assert_eq!((subject.breaker.usual.load, subject.recovery().load), (Some(0.25), 0.125));
+    subject.opens(20.0);
+    // Ten times 50 ms until the last of them, after a second and 50 ms.
+    assert_eq!(subject.breaker.usual.load, Some(500.0 / 1_050.0));
+    assert_eq!(subject.recovery().load, 250.0 / 1_050.0);
 }

@@ -5,6 +5,7 @@
 mod backoff;
 mod breaker;
 mod breaker_days;
+mod breaker_probes;
 mod breaker_recovery;
 mod category;
 mod clock;

@@ -127,7 +127,7 @@ fn far_more_failures_than_usual_are_degraded_and_do_not_become_usual_for_a_quart
     let (share, outcomes, until) = queue.stats.degraded(at(queue.now)).unwrap();
     assert!((0.35..0.45).contains(&share) && outcomes >= 20, "{share} of {outcomes}");
     assert!((at(25 * MINUTE)..at(26 * MINUTE)).contains(&until));
-    assert_eq!(queue.share(), 0.0);
+    assert!(queue.share() < 0.01, "{}", queue.share());
     queue.runs(13 * MINUTE, 4, 20);
     assert!(queue.degraded());
     queue.runs(2 * MINUTE, 4, 20);

@@ -69,6 +69,16 @@ fn ln_ms(took_ms: u64) -> f64 {
     (took_ms.max(1) as f64).ln()
 }
 
+/// Where this share fails, a streak of so many is no coincidence.
+fn unusual_streak(share: f64) -> u32 {
+    if share <= 0.0 {
+        return 0;
+    }
+    // A whisker less, so that a whole number is not rounded up to the next.
+    let unusual = (COINCIDENCE.ln() / share.min(0.99).ln() - 1e-9).ceil();
+    if unusual < f64::from(NEEDED_MAX) { unusual as u32 } else { NEEDED_MAX }
+}
+
 /// What a closed breaker has found to be usual. It outlives outages and restarts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usual {
@@ -202,16 +212,10 @@ impl OutcomeStats {
 
     // ---- the streak ----
 
-    /// How long a streak must be before it is more than the usual failures. `recovery`: while it recovers.
+    /// How long a streak must be before it is more than the usual failures, or those of this recovery so far.
     pub fn needed(&self, recovery: Option<&Recovery>, settings: &BreakerSettings) -> u32 {
-        let share = recovery.map_or(0.0, |recovery| recovery.share).max(self.usual.share);
-        if share <= 0.0 {
-            return settings.failure_threshold;
-        }
-        // A whisker less, so that a whole number is not rounded up to the next.
-        let unusual = (COINCIDENCE.ln() / share.min(0.99).ln() - 1e-9).ceil();
-        let unusual = if unusual < f64::from(NEEDED_MAX) { unusual as u32 } else { NEEDED_MAX };
-        unusual.max(settings.failure_threshold)
+        let so_far = recovery.map_or(0, |recovery| unusual_streak(recovery.share).min(LONG_STREAK));
+        unusual_streak(self.usual.share).max(so_far).max(settings.failure_threshold)
     }
 
     pub(super) fn lengthen_streak(&mut self, started_at: Timestamp, now: Timestamp) {

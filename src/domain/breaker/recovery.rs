@@ -202,7 +202,8 @@ impl Recovery {
             let most = self.ceiling.map_or(f64::MAX, |ceiling| ceiling.max(self.load));
             self.load = (GROWTH * self.load).min(most);
         }
-        if !worse && outcomes > 0.0 {
+        // What still fails at the load it started with is not because of the load.
+        if outcomes > 0.0 && (!worse || self.load <= self.start_load) {
             self.share = stats.usual.share.max((self.share + step.failed as f64 / outcomes) / 2.0);
         }
         self.bound_at = bound_at;

@@ -31,7 +31,10 @@ fn draw(rng: &mut Rng, seed: u64) -> Scenario {
     let outages = 1 + (rng.next_u64() % 5).saturating_sub(2);
     let mut down: Vec<(f64, f64)> = Vec::new();
     for _ in 0..outages {
-        let from = down.last().map_or(uniform(rng, 10.0, 40.0), |(_, to)| to + log_uniform(rng, 5.0, 60.0));
+        let from = match down.last() {
+            None => uniform(rng, 10.0, 40.0),
+            Some((_, to)) => to + log_uniform(rng, 5.0, 60.0),
+        };
         down.push((from, from + log_uniform(rng, 5.0, longest)));
     }
     let downstream = Downstream {

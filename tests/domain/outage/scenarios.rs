@@ -51,6 +51,18 @@ fn an_outage_costs_no_attempt_no_dead_letter_and_no_stampede() {
     }
 }
 
+/// From the outside, 20 ms that become 40 are little where the worker itself takes 50.
+#[test]
+fn the_time_of_the_workers_themselves_does_not_hide_that_the_downstream_slows() {
+    for overhead_ms in [1.0, 18.0, 23.0, 50.0] {
+        for seed in 1..=5 {
+            let results = run(seed, Scenario { overhead_ms, ..Scenario::of(down(120.0, seed * 4)) });
+            assert_nothing_lost(&results, 100);
+            assert_no_stampede(&results);
+        }
+    }
+}
+
 #[test]
 fn servers_that_see_an_opening_late_fail_a_few_calls_more() {
     for seed in SEEDS {
@@ -167,5 +179,19 @@ fn handlers_of_half_a_minute_do_not_come_all_at_once() {
         let scenario = Scenario { jobs: 4_000, rate: 8.0, slots: 2_000, end: 900.0, ..Scenario::of(downstream) };
         let results = run(seed, scenario);
         assert_eq!((results.done, results.dead, results.falls), (4_000, 0, 0));
+    }
+}
+
+/// A deploy during the outage: from then on two of five calls fail, for hours.
+#[test]
+fn a_downstream_that_comes_back_worse_than_it_was_does_not_starve_its_queue() {
+    for brownout_is_unreachable in [false, true] {
+        for seed in 1..=3 {
+            let brownout = Some((20.0, f64::MAX, 0.4));
+            let downstream = Downstream { brownout, brownout_is_unreachable, ..down(60.0, seed) };
+            let results =
+                run(seed, Scenario { jobs: 20_000, end: 600.0, end_after_drained: 0.0, ..Scenario::of(downstream) });
+            assert!(results.drained.is_some(), "not drained in ten minutes");
+        }
     }
 }
