@@ -212,7 +212,7 @@ store_test! {
 
 store_test! {
     async fn failures_of_an_outage_go_uncounted_for_outage_grace_however_many_they_are(h) {
-        const GRACE: Duration = Duration::from_secs(100);
+        const GRACE: Duration = Duration::from_secs(200);
         h.trip().await;
         h.set(|queue| {
             queue.policy.base_delay = Duration::ZERO;

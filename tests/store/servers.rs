@@ -41,7 +41,7 @@ impl Subscriber for EventChannels {
 /// One server.
 pub(crate) struct One {
     pub(crate) store: RedisStore,
-    available: mpsc::UnboundedReceiver<(String, usize)>,
+    pub(crate) available: mpsc::UnboundedReceiver<(String, usize)>,
     due: watch::Receiver<Option<Timestamp>>,
     cancels: watch::Receiver<Option<Lease>>,
 }
@@ -120,7 +120,7 @@ impl One {
     }
 
     /// The next time that this queue has something.
-    async fn hears_of(&mut self, name: &str) {
+    pub(crate) async fn hears_of(&mut self, name: &str) {
         let received = async {
             while let Some((queue, _)) = self.available.recv().await {
                 if queue == name {

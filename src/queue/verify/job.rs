@@ -201,7 +201,7 @@ impl<'a> Finder<'a> {
         }
         let bits = |table| moment.record(table).map_or(0, |it: &Bytes| records::traits(it));
         let traits = bits(Table::Job) | bits(Table::History);
-        if self.spec.is_some() && lease.is_some_and(|it| it.flags & !flag::PROBE != traits) {
+        if self.spec.is_some() && lease.is_some_and(|it| it.flags & !(flag::PROBE | flag::RAMP) != traits) {
             self.at("LEASED", "its lease does not know what belongs to it");
         }
     }
