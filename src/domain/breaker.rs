@@ -89,7 +89,7 @@ pub struct Breaker {
     /// How often it has opened since it was last reset.
     pub trips: u32,
     /// None: closed.
-    pub outage: Option<Outage>,
+    pub outage: Option<Box<Outage>>,
     /// An operator's word, until it is reset.
     pub forced: Option<Forced>,
     /// The failure that opened it last.

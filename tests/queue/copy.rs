@@ -203,7 +203,7 @@ fn the_queue_is_held_back_as_it_was_there() {
     let mut f = Fixture::new();
     let pause = Pause { until: Some(at(5_000)), reason: "night".into() };
     let outage = Outage { since: at(0), opened_at: at(0), probe_at: at(700), ..Outage::default() };
-    let work = Breaker { transitions: 3, outage: Some(outage), ..Breaker::default() };
+    let work = Breaker { transitions: 3, outage: Some(outage.into()), ..Breaker::default() };
     let dead_letters = Breaker { transitions: 2, trips: 1, ..Breaker::default() };
     let there = QueueHolds { pause: Some(pause.clone()), work: work.clone(), dead_letters };
     let mut store = f.store.clone();

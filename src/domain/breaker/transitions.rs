@@ -161,7 +161,7 @@ impl Breaker {
                     }
                 }
                 let failed_probe = failed_probe.or(outage.failed_probe);
-                Outage { opened_at: now, successes: 0, other_errors: 0, failed_probe, recovering: false, ..outage }
+                Outage { opened_at: now, successes: 0, other_errors: 0, failed_probe, recovering: false, ..*outage }
             }
         };
         self.usual = stats.usual.clone();
@@ -175,7 +175,7 @@ impl Breaker {
                 from.after(wait.mul_f64(spread)).max(now)
             }
         };
-        self.outage = Some(Outage { probe_at, ..outage });
+        self.outage = Some(Box::new(Outage { probe_at, ..outage }));
         self.returned.extend(stats.take_counted());
         self.trips += 1;
         self.last_error = error;

@@ -74,7 +74,7 @@ fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
         Breaker { transitions: read.u64()?, trips: read.u32()?, last_error: read.text()?, ..Breaker::default() };
     read.fields(|tag, mut value| {
         match tag {
-            breaker_tag::OUTAGE => breaker.outage = Some(read_outage(&mut value)?),
+            breaker_tag::OUTAGE => breaker.outage = Some(Box::new(read_outage(&mut value)?)),
             breaker_tag::FORCED => {
                 let (open, since) = (value.u8()? == 1, value.time()?);
                 breaker.forced = Some(Forced { open, since, reason: value.text()? });

@@ -171,9 +171,9 @@ impl QueueData {
     }
 
     fn counters_of(&self, group: CounterGroup) -> Vec<(Counter, i64)> {
-        let is_in_group = |counter: &Counter| match (group, counter) {
-            (CounterGroup::Totals, Counter::Total(_)) | (CounterGroup::ErrorTypes, Counter::ErrorType(_)) => true,
-            _ => false,
+        let is_in_group = |counter: &Counter| {
+            let is_total = matches!(counter, Counter::Total(_));
+            is_total == (group == CounterGroup::Totals)
         };
         let counters = self.counters.iter().filter(|(counter, _)| is_in_group(counter));
         counters.map(|(counter, value)| (counter.clone(), *value)).collect()

@@ -150,7 +150,7 @@ impl Rule {
         if let Some(probes) = self.probes {
             let (left, oldest) = probes.left(self.version.epoch, measures.probes()?.into_iter());
             // Without one that runs, the first starts now.
-            let oldest = oldest.or((probes.most > 0).then_some(now));
+            let oldest = oldest.or_else(|| (probes.most > 0).then_some(now));
             let until = oldest.map(|oldest| oldest.after(now.since(probes.started_after)));
             allowance.limit(left, StoppedBy::Probes, until);
         }
@@ -169,7 +169,7 @@ impl Rule {
 
     fn refilled(&self, before: Option<Meter>, now: Timestamp) -> Meter {
         let epoch = self.version.epoch;
-        let mut meter = before.unwrap_or(Meter {
+        let mut meter = before.unwrap_or_else(|| Meter {
             at: now,
             tokens: f64::INFINITY,
             ramp_tokens: f64::INFINITY,

@@ -202,7 +202,7 @@ impl<'t> Rules<'t> {
     /// `left`: ready jobs that are left, of all groups. What stopped it, and the meters as they are then.
     pub(in crate::store) fn end<R: ReadyJobs>(
         self, ready: &mut R, left: u64, now: Timestamp,
-    ) -> Result<(Vec<Stop>, Vec<(u16, Meter)>), R::Error> {
+    ) -> Result<Ended, R::Error> {
         let is_short = self.whole.taken < self.take.jobs as u64;
         let (mut stops, mut meters) = (Vec::new(), Vec::new());
         let groups = self.take.groups.iter().zip(self.groups);
