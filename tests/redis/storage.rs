@@ -6,11 +6,12 @@ use redrive::domain::{QueueName, Timestamp};
 use redrive::env::SystemClock;
 use redrive::store::StoreError;
 use redrive::store::redis::connection::Address;
-use redrive::store::redis::{Hint, Options, RedisStorage};
+use redrive::store::redis::{Hint, Options, RedisStorage, TimeSource};
 use redrive::store::storage::{
-    Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Position, Publish, Read, Reads, RecordKey, Rule,
-    Storage, Table, Take, Taken, Version, WHOLE_QUEUE, Write,
+    Applied, Batch, Entry, Fence, Found, GroupState, Index, LeaseTemplate, Position, Publish, Ramp, Rate, Read, Reads,
+    RecordKey, Rule, StoppedBy, Storage, Table, Take, Taken, Version, WHOLE_QUEUE, Write,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,7 +34,11 @@ fn emails() -> QueueName {
 }
 
 fn at(ready_at: Timestamp, number: u64) -> Position {
-    Position { group: 0, rank: 1, ready_at, number, tag: 0 }
+    of_group(0, ready_at, number)
+}
+
+fn of_group(group: u16, ready_at: Timestamp, number: u64) -> Position {
+    Position { group, rank: 1, ready_at, number, tag: 0 }
 }
 
 /// A job in `Ready`, or in `Scheduled` where its time is to come.
@@ -62,6 +67,12 @@ async fn enqueued(storage: &mut RedisStorage, number: u64) {
 }
 
 async fn take(storage: &mut RedisStorage, jobs: usize) -> Result<Option<Taken>, StoreError> {
+    take_under(storage, jobs, Rule::whole(Version::default()), Rule::default()).await
+}
+
+async fn take_under(
+    storage: &mut RedisStorage, jobs: usize, whole: Rule, rule: Rule,
+) -> Result<Option<Taken>, StoreError> {
     let now = storage.now();
     let lease = LeaseTemplate {
         started_at: now,
@@ -71,8 +82,8 @@ async fn take(storage: &mut RedisStorage, jobs: usize) -> Result<Option<Taken>, 
         tail: b"tail",
     };
     let take = Take {
-        whole: Rule::whole(Version::default()),
-        groups: &[Rule::default()],
+        whole,
+        groups: &[rule],
         jobs,
         bytes: 1 << 20,
         first_fits: true,
@@ -272,12 +283,24 @@ async fn what_becomes_ready_is_published() {
     until("both are due", async || storage.now() >= soon).await;
     assert_eq!(take(&mut storage, 1).await.unwrap().unwrap().promoted, 2);
     assert_eq!(told(4).await, Hint::Ready(emails(), 1));
+    // A group that had nothing is news, unless it is held; so is one that what is due goes to.
+    let held = Version { state: GroupState::Held, epoch: 1, random: [1; 8] };
+    let put = Write::Put(Table::Version, RecordKey::Group(7), Bytes::copy_from_slice(&held.bytes()));
+    let ready = |group, number| Write::Insert(Index::Keyed, Entry::ready(of_group(group, soon, number)));
+    for writes in [vec![put], vec![ready(7, 5)], vec![ready(8, 6)], vec![ready(8, 7)]] {
+        apply(&mut storage, &Batch { writes, publish: Publish::IfFirst, ..Batch::default() }).await.unwrap();
+    }
+    assert_eq!(told(5).await, Hint::Ready(emails(), 3));
+    let due = [9, 10].map(|number| Write::Insert(Index::Retrying, Entry::waiting(of_group(9, soon, number))));
+    apply(&mut storage, &Batch { writes: due.to_vec(), ..Batch::default() }).await.unwrap();
+    assert_eq!(take(&mut storage, 4).await.unwrap().unwrap().jobs.len(), 4);
+    assert_eq!(told(6).await, Hint::Ready(emails(), 2));
     // What is no hint is ignored.
     let _: i64 = server.ask("PUBLISH rd:{emails}:s seventeen");
     let _: i64 = server.ask("PUBLISH rd:{~none}:s 1");
     storage.publish(&emails(), b"17").await.unwrap();
-    assert_eq!(told(5).await, Hint::Message(emails(), b"17".to_vec()));
-    assert_eq!(hints.lock().unwrap().len(), 5);
+    assert_eq!(told(7).await, Hint::Message(emails(), b"17".to_vec()));
+    assert_eq!(hints.lock().unwrap().len(), 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,6 +333,44 @@ async fn a_full_redis_refuses_only_what_begins_with_an_addition() {
     let promote = Batch { writes: vec![Write::Promote(10)], ..Batch::default() };
     let Ok(Applied::Done(done)) = apply(&mut storage, &promote).await else { panic!() };
     assert_eq!((done.promoted, done.ready), (1, 1));
+    // A meter that cannot be written stops nothing.
+    let rate = Rate { per_second: 1.0, burst: 0.0 };
+    let rule = Rule { ramp: Some(Ramp { rate, patience_ms: 0 }), ..Rule::default() };
+    let taken = take_under(&mut storage, 1, Rule::whole(Version::default()), rule).await.unwrap().unwrap();
+    assert_eq!((taken.jobs.len(), taken.stops[0].by, taken.ready), (0, StoppedBy::Ramp, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_follows_the_times_of_servers() {
+    let server = Server::start(Kind::Redis);
+    const START: u64 = 1_794_000_000_000;
+    let time = Arc::new(AtomicU64::new(START));
+    let given = time.clone();
+    let now = Arc::new(move || Timestamp::from_millis(given.load(Ordering::Relaxed)));
+    let options = Options { time: TimeSource::Given(now), ..options(&server) };
+    let mut storage = RedisStorage::open(options, Arc::new(SystemClock::new())).await.unwrap();
+    for number in 1..=9 {
+        enqueued(&mut storage, number).await;
+    }
+    let rate = Some(Rate { per_second: 10.0, burst: 2.0 });
+    let whole = Rule { rate, ..Rule::whole(Version::default()) };
+    let hour = 3_600_000;
+    // A server that is 5 ms behind gets no credit twice; after a step back the queue goes on from there.
+    for (at, jobs) in [
+        (0, 2),
+        (100, 1),
+        (95, 0),
+        (195, 0),
+        (200, 1),
+        (-hour, 0),
+        (-hour + 99, 0),
+        (-hour + 100, 1),
+        (-hour + 5_000, 2),
+    ] {
+        time.store(START.saturating_add_signed(at), Ordering::Relaxed);
+        let taken = take_under(&mut storage, 9, whole.clone(), Rule::default()).await.unwrap().unwrap();
+        assert_eq!(taken.jobs.len(), jobs, "{at}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,7 +37,7 @@ pub(crate) struct Cluster;
 pub(crate) struct Valkey;
 
 impl Site for One {
-    const CASES: u32 = 200;
+    const CASES: u32 = 80;
 
     fn address() -> &'static str {
         redis_server::shared().address()
@@ -45,7 +45,7 @@ impl Site for One {
 }
 
 impl Site for Cluster {
-    const CASES: u32 = 40;
+    const CASES: u32 = 24;
 
     fn address() -> &'static str {
         redis_server::cluster().address()
@@ -53,7 +53,7 @@ impl Site for Cluster {
 }
 
 impl Site for Valkey {
-    const CASES: u32 = 40;
+    const CASES: u32 = 24;
 
     fn address() -> &'static str {
         redis_server::valkey().address()

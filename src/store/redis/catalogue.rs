@@ -14,6 +14,7 @@ use crate::store::{Result, StoreError};
 use redis::{ToRedisArgs, Value};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Numbers that a server takes at once; those that it does not use are lost.
@@ -30,6 +31,16 @@ pub(super) struct Queue {
     pub(super) generation: String,
     /// Of the node that has the queue, in a Cluster.
     pub(super) time: NodeTime,
+    /// It has had a group: scripts that know none refuse.
+    has_groups: AtomicBool,
+}
+
+impl Queue {
+    /// True.
+    pub(super) fn note_groups(&self) -> bool {
+        self.has_groups.store(true, Ordering::Relaxed);
+        true
+    }
 }
 
 /// What this server remembers.
@@ -40,6 +51,10 @@ pub(super) struct Catalogue {
 }
 
 impl Catalogue {
+    pub(super) fn has_groups(&self, name: &QueueName) -> bool {
+        lock(&self.queues).get(name).is_some_and(|queue| queue.has_groups.load(Ordering::Relaxed))
+    }
+
     fn known(&self, name: &QueueName) -> Option<Arc<Queue>> {
         lock(&self.queues).get(name).cloned()
     }
@@ -50,7 +65,7 @@ impl Catalogue {
             return known.clone();
         }
         let (name, generation) = (name.clone(), generation.to_owned());
-        let queue = Arc::new(Queue { name, generation, time: NodeTime::default() });
+        let queue = Arc::new(Queue { name, generation, time: NodeTime::default(), has_groups: AtomicBool::new(false) });
         queues.insert(queue.name.clone(), queue.clone());
         queue
     }

@@ -2,7 +2,7 @@
 
 mod batches;
 
-pub(super) use batches::{FIXED, publish};
+pub(super) use batches::{concerns_groups, fixed, publish};
 
 use super::keys::{ERROR_TYPES, HEADS, Key, METERS, STATE, field, key_in};
 use super::reply::{Reply, bytes_of, int_of, score_of, unexpected};

@@ -1,10 +1,10 @@
 //! The storage contract on Redis.
 
 use super::catalogue::Queue;
-use super::columns::{Answer, Columns, publish, scanned_keys};
+use super::columns::{Answer, Columns, concerns_groups, publish, scanned_keys};
 use super::keys::{Key, STATE, field};
 use super::reply::{Reply, int_of};
-use super::scripts::{APPLY, READ, TAKE};
+use super::scripts::{APPLY, APPLY_GROUPS, READ, TAKE, TAKE_GROUPS};
 use super::{Core, RedisStorage, take};
 use crate::domain::{QueueName, Timestamp};
 use crate::store::redis::Durability;
@@ -31,6 +31,7 @@ const DONE: i64 = 0;
 const CHANGED: i64 = -1;
 const OTHER_GENERATION: i64 = -2;
 const TIME_IS_OFF: i64 = -3;
+const HAS_GROUPS: i64 = -4;
 
 /// The keys of a table too large for one reply: gathered at the first page of a scan, used for the next ones.
 #[derive(Clone, Debug)]
@@ -207,11 +208,19 @@ impl Storage for RedisStorage {
         let core = self.core.clone();
         core.writable()?;
         let name = queue;
-        let columns = Columns::of_batch(batch);
         let promotes = batch.writes.iter().any(|write| matches!(write, Write::Promote(_)));
-        let first = |queue: &Queue| core.lib_args(queue, promotes);
-        let done = core.run(queue, &APPLY, &columns.keys, first, (publish(batch.publish), &columns)).await?;
-        let Some((queue, first, mut reply)) = done else { return Ok(Applied::NoQueue) };
+        let mut has_groups = batch.writes.iter().any(concerns_groups) || core.catalogue.has_groups(name);
+        let (columns, queue, first, mut reply) = loop {
+            let columns = Columns::of_batch(batch, has_groups);
+            let script = if has_groups { &APPLY_GROUPS } else { &APPLY };
+            let first = |queue: &Queue| core.lib_args(queue, promotes);
+            let done = core.run(name, script, &columns.keys, first, (publish(batch.publish), &columns)).await?;
+            match done {
+                Some((queue, HAS_GROUPS, _)) => has_groups = queue.note_groups(),
+                Some((queue, first, reply)) => break (columns, queue, first, reply),
+                None => return Ok(Applied::NoQueue),
+            }
+        };
         match first {
             DONE => {
                 // Its confirmation is that of all before it.
@@ -232,11 +241,19 @@ impl Storage for RedisStorage {
     }
 
     async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>> {
-        let core = &self.core;
+        let core = self.core.clone();
         core.writable()?;
-        let first = |queue: &Queue| core.lib_args(queue, true);
-        let taken = core.run(queue, &TAKE, &take::KEYS, first, &take::args(take)[..]).await?;
-        let Some((queue, first, mut reply)) = taken else { return Ok(None) };
+        let (name, args) = (queue, take::args(take));
+        let mut has_groups = take::concerns_groups(take) || core.catalogue.has_groups(name);
+        let (queue, first, mut reply) = loop {
+            let script = if has_groups { &TAKE_GROUPS } else { &TAKE };
+            let first = |queue: &Queue| core.lib_args(queue, true);
+            match core.run(name, script, &take::keys(has_groups), first, &args[..]).await? {
+                Some((queue, HAS_GROUPS, _)) => has_groups = queue.note_groups(),
+                Some(taken) => break taken,
+                None => return Ok(None),
+            }
+        };
         if first == TIME_IS_OFF {
             core.sample_time(&queue).await?;
         }

@@ -1,35 +1,39 @@
 //! `Take` as take.lua gets it, and what it replies.
 
-use super::columns::{Arg, FIXED, PROMOTED_MAX, decimal, score};
+use super::columns::{Arg, PROMOTED_MAX, decimal, fixed, score};
 use super::keys::{Key, METERS};
 use super::reply::{Reply, unexpected};
 use crate::domain::{Rng, Timestamp};
 use crate::store::Result;
 use crate::store::storage::{
-    Index, LEASE_FENCE, Meter, Position, Rate, RecordKey, Rule, Stop, StoppedBy, Table, Take, Taken, TakenJob,
+    Index, LEASE_FENCE, Meter, NO_GROUP, Position, Rate, RecordKey, Rule, Stop, StoppedBy, Table, Take, Taken, TakenJob,
 };
 use bytes::Bytes;
 
 /// In one script.
 const JOBS_MAX: usize = 1_000;
 
-/// In the positions that take.lua names, behind those of lib.lua.
-pub(super) const KEYS: [Key; 14] = [
-    FIXED[0],
-    FIXED[1],
-    FIXED[2],
-    FIXED[3],
-    FIXED[4],
-    FIXED[5],
+/// In the positions that lease.lua names, behind those of the library.
+const LEASE: [Key; 5] = [
     Key::Table(Table::Lease),
     Key::Index(Index::Leased),
-    Key::Index(Index::LeasedByGroup),
-    Key::Index(Index::Probe),
     Key::Table(Table::Job),
     Key::Table(Table::History),
     Key::Table(Table::Body),
-    METERS,
 ];
+/// Behind them, in take_groups.lua.
+const GROUPS: [Key; 3] = [Key::Index(Index::Probe), Key::Index(Index::LeasedByGroup), METERS];
+
+pub(super) fn keys(has_groups: bool) -> Vec<Key> {
+    let more: &[Key] = if has_groups { &GROUPS } else { &[] };
+    [fixed(has_groups), &LEASE, more].concat()
+}
+
+/// It has other rules than one without limits, for jobs without a group.
+pub(super) fn concerns_groups(take: &Take<'_>) -> bool {
+    let plain = |rule: &Rule| rule.group == NO_GROUP && rule.is_free() && rule.pass_over.is_none();
+    !take.whole.is_free() || !matches!(take.groups, [rule] if plain(rule))
+}
 
 /// Those behind the first three.
 pub(super) fn args(take: &Take<'_>) -> Vec<Arg> {

@@ -100,6 +100,9 @@ pub(in crate::store) struct Chosen {
     pub(in crate::store) rule: Option<usize>,
 }
 
+/// What stopped a take, and the meters as they are then.
+type Ended = (Vec<Stop>, Vec<(u16, Meter)>);
+
 /// The rules of a take, while it is made.
 #[derive(Debug)]
 pub(in crate::store) struct Rules<'t> {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// In the positions that lib.lua names.
-pub(in crate::store::redis) const FIXED: [Key; 6] = [
+/// In the positions that lib.lua and groups.lua name.
+const FIXED: [Key; 6] = [
     STATE,
     Key::Index(Index::Ready),
     Key::Index(Index::Scheduled),
@@ -12,9 +12,15 @@ pub(in crate::store::redis) const FIXED: [Key; 6] = [
     HEADS,
 ];
 
+/// Those of them that a script has.
+pub(in crate::store::redis) fn fixed(has_groups: bool) -> &'static [Key] {
+    if has_groups { &FIXED } else { &FIXED[..4] }
+}
+
 impl Columns {
-    pub(in crate::store::redis) fn of_batch(batch: &Batch) -> Self {
-        let mut columns = Self::new(&FIXED);
+    /// `has_groups`: for the script that knows groups.
+    pub(in crate::store::redis) fn of_batch(batch: &Batch, has_groups: bool) -> Self {
+        let mut columns = Self::new(fixed(has_groups));
         for (at, fence) in batch.fences.iter().enumerate() {
             columns.fence(at, fence);
         }
@@ -65,7 +71,7 @@ impl Columns {
     /// Heads follow from the versions of groups.
     fn follow_version(&mut self, table: Table, key: &RecordKey) {
         if let (Table::Version, RecordKey::Group(group)) = (table, key)
-            && ![NO_GROUP, WHOLE_QUEUE].contains(group)
+            && is_of_group(*group)
         {
             self.join("VERSION", STATE, [key.bytes()]);
         }
@@ -190,6 +196,20 @@ impl Columns {
         failed.sort_unstable_by_key(|(at, _)| *at);
         Ok(Applied::Changed(failed))
     }
+}
+
+/// It changes what of a group may be handed out.
+pub(in crate::store::redis) fn concerns_groups(write: &Write) -> bool {
+    match write {
+        Write::Insert(Index::Keyed, _) | Write::Remove(Index::Keyed, _) => true,
+        Write::Put(Table::Version, RecordKey::Group(group), _)
+        | Write::Delete(Table::Version, RecordKey::Group(group)) => is_of_group(*group),
+        write => gives_group(write),
+    }
+}
+
+fn is_of_group(group: u16) -> bool {
+    ![NO_GROUP, WHOLE_QUEUE].contains(&group)
 }
 
 /// A job with a group waits from now on.

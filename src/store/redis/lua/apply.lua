@@ -25,6 +25,7 @@ local fenced, added, raised = number(1), number(3), number(5)
 local fields = fenced + added + raised + number(7)
 local state = call('HMGET', S, 'generation', 'keyed', unpack(ARGV, 6, 5 + fields))
 if state[1] ~= ARGV[1] then return { -2 } end
+if state[2] and not grouped then return { -4 } end
 if clock_is_off() then return { -3 } end
 
 local failed, reply, fence, at = { -1 }, { 0, 0, 0 }, fenced, 6 + 2 * fields
@@ -99,7 +100,7 @@ for column = writes, #columns, 3 do
     local changed = call(kind, key, unpack(ARGV, from, to))
     if key == READY then grown = grown + (kind == 'ZADD' and changed or -changed) end
     local step = kind == 'ZADD' and 2 or 1
-    for j = from + step - 1, key == KEYED and to or 0, step do touch(sub(ARGV[j], 1, 2), step * 2 - 3) end
+    for j = from + step - 1, grouped and key == KEYS[5] and to or 0, step do touch(sub(ARGV[j], 1, 2), step * 2 - 3) end
   end
   at = to + 1
 end
@@ -120,10 +121,12 @@ end
 -- A sweep that finds nothing due does not keep an empty queue, nor does a field that rises alone.
 if used or promoted > 0 then puts[#puts + 1], puts[#puts + 2] = 'used', ARGV[2] end
 if puts[1] then call('HSET', S, unpack(puts)) end
-derive_heads()
 local ready = before + grown
 local is_news = before == 0 and ready > 0
-if state[2] or next(touched) then ready = ready + call('EXISTS', HEADS) * call('ZCARD', KEYED) end
-if ready > 0 and (ARGV[4] == 'always' or ARGV[4] == 'first' and (is_news or has_new_group())) then call('PUBLISH', S, ready) end
+if grouped then
+  derive_heads()
+  ready, is_news = ready + call('EXISTS', KEYS[6]) * call('ZCARD', KEYS[5]), is_news or has_new_group()
+end
+if ready > 0 and (ARGV[4] == 'always' or ARGV[4] == 'first' and is_news) then call('PUBLISH', S, ready) end
 reply[2], reply[3] = ready, promoted
 return reply
