@@ -62,6 +62,7 @@ macro_rules! store_test {
         }
     };
     (@ $h:ident $body:block) => {
+        #[allow(unused_imports)]
         use super::*;
 
         #[allow(unused_mut)]
