@@ -247,6 +247,12 @@ fn a_downstream_that_keeps_failing_a_share_does_not_open_it_by_that() {
     for number in 0..10 {
         assert!(!ramp.subject.fails(number, at(ramp.now)));
     }
+    // Twenty in a row always do.
+    for _ in 0..20 {
+        ramp.step(5, 100, 95);
+    }
+    assert!(ramp.subject.recovery().share > 0.8);
+    assert_eq!((1..100).find(|number| ramp.subject.fails(*number, at(ramp.now))), Some(20));
 }
 
 #[test]

@@ -30,6 +30,8 @@ const CEILING_OF_USUAL: f64 = 1.25;
 const KEPT_OVER_A_HOLD: f64 = 0.7;
 /// For so long: longer than a drain, so that there is one fall and not four.
 const CEILING_LASTS: Duration = Duration::from_secs(60);
+/// And so long after it fell above the last ceiling; not for ever, since by then the queue may get more jobs than were usual.
+const LAST_CEILING_LASTS: Duration = Duration::from_secs(300);
 /// A load that passed the last ceiling by this much and fell again.
 const ABOVE: f64 = 1.05;
 /// Nothing has waited for the ramp for so long: it is over.
@@ -45,11 +47,12 @@ pub struct Recovery {
     pub load: f64,
     /// Of the step before.
     pub previous_load: f64,
-    /// It never goes below this.
+    /// No step goes below this.
     pub start_load: f64,
     pub ceiling: Option<f64>,
-    /// None: until it is closed.
+    /// The ceiling ends with the first step after this that goes well.
     pub ceiling_until: Option<Timestamp>,
+    /// Of the last fall or hold; 0: there was none.
     pub last_ceiling: f64,
     /// Of failures, so far.
     pub share: f64,
@@ -99,11 +102,11 @@ impl Recovery {
         self.load = (self.load / 2.0).clamp(self.start_load / 8.0, self.start_load);
     }
 
-    /// For a while; where the last ceiling had been passed, until it is closed.
+    /// For a while; longer where the last ceiling had been passed.
     fn stay_under(&mut self, ceiling: f64, now: Timestamp) {
         let again = self.last_ceiling > 0.0 && self.load > ABOVE * self.last_ceiling;
         (self.ceiling, self.last_ceiling) = (Some(ceiling), ceiling);
-        self.ceiling_until = Some(now.after(CEILING_LASTS * if again { 5 } else { 1 }));
+        self.ceiling_until = Some(now.after(if again { LAST_CEILING_LASTS } else { CEILING_LASTS }));
     }
 
     pub(super) fn begin(&mut self, usual: &Usual, now: Timestamp) {
@@ -156,8 +159,8 @@ impl Recovery {
         now.since(self.step_started) >= STEP && (step.ok + step.failed) as f64 >= self.load.max(least)
     }
 
-    /// Without an outcome for so long, a step has none. Handlers may take longer than a probe is waited for.
-    fn stuck_after(&self, stats: &OutcomeStats, settings: &BreakerSettings) -> Duration {
+    /// A step that has no outcome for so long has none. Handlers may take longer than a probe is waited for.
+    fn stuck_after(stats: &OutcomeStats, settings: &BreakerSettings) -> Duration {
         settings.recovery_timeout.max(Duration::from_millis((2.0 * stats.took_ms) as u64))
     }
 
@@ -167,7 +170,7 @@ impl Recovery {
     ) -> bool {
         let step = stats.step;
         let outcomes = (step.ok + step.failed) as f64;
-        let stuck = outcomes == 0.0 && now.since(self.step_started) >= self.stuck_after(stats, settings);
+        let stuck = outcomes == 0.0 && now.since(self.step_started) >= Self::stuck_after(stats, settings);
         if !stuck && !self.step_is_over(&step, &stats.usual, now) {
             return false;
         }
@@ -179,6 +182,7 @@ impl Recovery {
             Some(usual) if step.ok > 0 => (step.ln_took / step.ok as f64 - usual).exp(),
             _ => 1.0,
         };
+        let load = self.load;
         let bound_at = self.last_bound(meter, now);
         let waited = bound_at > self.step_started && meter.empty_at < self.step_started;
         let used = self.load < 2.0 || meter.most_leased as f64 >= USED * self.load;
@@ -189,9 +193,7 @@ impl Recovery {
             self.load = self.load.min(self.previous_load).max(self.start_load);
             let ceiling = self.load.max(CEILING_OF_USUAL * usual_load);
             self.ceiling = Some(self.ceiling.map_or(ceiling, |before| before.min(ceiling)));
-            if self.ceiling_until.is_some() || self.last_ceiling == 0.0 {
-                self.ceiling_until = Some(now.after(CEILING_LASTS));
-            }
+            self.ceiling_until = self.ceiling_until.max(Some(now.after(CEILING_LASTS)));
         } else if slower > MUCH_SLOWER && self.load > self.start_load {
             self.load = (SHRINK * self.load).max(self.start_load);
         } else if slower <= SLOWER && waited && used {
@@ -202,8 +204,8 @@ impl Recovery {
             let most = self.ceiling.map_or(f64::MAX, |ceiling| ceiling.max(self.load));
             self.load = (GROWTH * self.load).min(most);
         }
-        // What still fails at the load it started with is not because of the load.
-        if outcomes > 0.0 && (!worse || self.load <= self.start_load) {
+        // What still fails after the step back is not because of the load.
+        if outcomes > 0.0 && self.load >= load {
             self.share = stats.usual.share.max((self.share + step.failed as f64 / outcomes) / 2.0);
         }
         self.bound_at = bound_at;

@@ -189,9 +189,9 @@ fn a_downstream_that_comes_back_worse_than_it_was_does_not_starve_its_queue() {
         for seed in 1..=3 {
             let brownout = Some((20.0, f64::MAX, 0.4));
             let downstream = Downstream { brownout, brownout_is_unreachable, ..down(60.0, seed) };
-            let results =
-                run(seed, Scenario { jobs: 20_000, end: 600.0, end_after_drained: 0.0, ..Scenario::of(downstream) });
-            assert!(results.drained.is_some(), "not drained in ten minutes");
+            let results = run(seed, Scenario { jobs: 20_000, end: 600.0, ..Scenario::of(downstream) });
+            // But for a few that wait for their next retry.
+            assert!(results.done + results.dead >= 19_900, "{} done", results.done);
         }
     }
 }
