@@ -40,14 +40,21 @@ pub(crate) enum Detail {
 pub(crate) async fn job<S: Reads>(
     store: &mut S, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<Vec<JobView>> {
-    let named = find::find_job(store, id, queue).await?;
-    // A caller that finds several has to ask again, and needs no bodies for that.
-    let detail = if named.len() == 1 { Detail::Whole } else { Detail::Attempts };
-    let mut found = Vec::with_capacity(named.len());
-    for Named { queue, number, .. } in named {
-        found.extend(view(store, &queue, number, detail).await?);
+    let mut before = Vec::new();
+    loop {
+        let named = find::find_job(store, id, queue).await?;
+        // A caller that finds several has to ask again, and needs no bodies for that.
+        let detail = if named.len() == 1 { Detail::Whole } else { Detail::Attempts };
+        let mut found = Vec::with_capacity(named.len());
+        for Named { queue, number, .. } in &named {
+            found.extend(view(store, queue, *number, detail).await?);
+        }
+        // Where none is there, another job may have got its id meanwhile.
+        if !found.is_empty() || named == before {
+            return Ok(found);
+        }
+        before = named;
     }
-    Ok(found)
 }
 
 /// The job of the queue that last had this key, where it is still there.

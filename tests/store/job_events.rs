@@ -219,6 +219,25 @@ store_test! {
 }
 
 store_test! {
+    async fn a_queue_says_when_a_worker_last_asked_for_it(h) {
+        h.enqueue(job("q")).await;
+        h.enqueue(job("other")).await;
+        let last = async |name| h.queue(name).await.unwrap().last_claim_at;
+        assert_eq!(last("q").await, None);
+        h.claim("q").await;
+        let first = h.now();
+        h.advance(SECOND);
+        h.try_claim(claim_of(&["q", "not-there"], 1)).await;
+        assert_eq!(last("q").await, Some(h.now()), "whatever it got");
+        h.advance(SECOND);
+        h.pause("q", None).await.unwrap();
+        h.idle("q").await;
+        assert_eq!(last("q").await, Some(first.after(2 * SECOND)), "whatever holds it back");
+        assert_eq!(last("other").await, None);
+    }
+}
+
+store_test! {
     async fn lists_show_events_with_attempts_and_never_without(h) {
         h.dead_letter(job("q").id("x")).await;
         h.requeue(requeue_of("q", oldest(1))).await.unwrap();

@@ -220,6 +220,21 @@ store_test! {
 }
 
 store_test! {
+    async fn jobs_of_one_call_see_those_that_it_replaced_before_them(h) {
+        h.enqueue(job("q").id("x").key("k")).await;
+        let (same, newer) = (job("q").id("x"), replacing(job("q").key("k")));
+        let (existing, replaced) = (EnqueueOutcome::Existing, EnqueueOutcome::Replaced);
+        for (jobs, expected) in [
+            (vec![same.clone(), newer.clone().delay(HOUR)], [(existing, State::Ready), (replaced, State::Scheduled)]),
+            (vec![newer.delay(2 * HOUR), same], [(replaced, State::Scheduled), (existing, State::Scheduled)]),
+        ] {
+            let answers = h.enqueue_all(jobs).await.into_iter().map(|it| it.map(|it| (it.outcome, it.state)));
+            assert_eq!(answers.collect::<Vec<_>>(), expected.map(Ok));
+        }
+    }
+}
+
+store_test! {
     async fn a_job_may_say_how_long_its_key_is_held(h) {
         let of = |ttl| NewJob { key_ttl: Some(ttl), ..job("q").key("k") };
         for (ttl, held) in [(seconds(10), false), (2 * HOUR, true)] {

@@ -386,3 +386,25 @@ fn a_move_that_a_server_left_half_done_is_completed_by_another() {
         b.ack(&jobs).await;
     });
 }
+
+#[test]
+fn a_worker_that_asks_at_one_server_is_known_at_all() {
+    run(async |server, namespace| {
+        let (a, b) = (One::open(server, &namespace).await, One::named(server, &namespace, "two").await);
+        a.enqueue(job("q")).await;
+        let last = async || b.store.queues(None, 10).await.unwrap()[0].last_claim_at;
+        assert_eq!(last().await, None);
+        let asked = b.store.now();
+        a.claim("q", 1).await;
+        let known = async {
+            while last().await.is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), known).await.expect("within ten seconds");
+        let at = last().await.unwrap();
+        assert!(at.millis().abs_diff(asked.millis()) < 1_000, "{at} {asked}");
+        // Nothing is written while no worker asks.
+        assert_eq!(a.store.queues(None, 10).await.unwrap()[0].last_claim_at, Some(at));
+    });
+}
