@@ -31,7 +31,7 @@ fn fixture(name: &str) -> PathBuf {
 
 /// `stores` and what is expected of them, or `expected` alone.
 fn is_to_be_written(what: &str) -> bool {
-    env::var("REDRIVE_WRITE_FIXTURES").is_ok_and(|wanted| wanted == what || wanted == "stores")
+    env::var_os("REDRIVE_WRITE_FIXTURES").is_some_and(|wanted| wanted == what || wanted == "stores")
 }
 
 fn settings(queue: &mut QueueSettings) {
