@@ -72,6 +72,23 @@ fn records_that_wait_for_their_end_have_one() {
         |_| vec![Write::Delete(Table::Request, text("claim:w:r"))],
         &[(Indexes, "an expiry leads to the request \"claim:w:r\", which is not there")],
     );
+    // An own id whose job is gone, and one whose job is not.
+    let end = |id: &str| Entry { score: 5, member: Member::Record(Table::Id, text(id)) };
+    after(
+        |f| {
+            let mut gone = f.record(Table::Id, text("ready")).unwrap().to_vec();
+            gone[5] = 77;
+            vec![Write::Put(Table::Id, text("gone"), gone.into())]
+        },
+        &[(Indexes, "one id leads to job 77, which is not there")],
+    );
+    after(
+        |_| vec![Write::Insert(Index::Expires, end("ready")), Write::Insert(Index::Expires, end("nowhere"))],
+        &[
+            (Indexes, "one end of an id leads to job 1 (ready), wrongly"),
+            (Indexes, "an expiry leads to the id \"nowhere\", which is not there"),
+        ],
+    );
     after(
         |_| vec![Write::Put(Table::Move, number(77), Bytes::from_static(b"\x01mark"))],
         &[(Indexes, "the move of job 77 would never be removed")],
