@@ -61,7 +61,7 @@ reasons! {
     TooManyQueues "TOO_MANY_QUEUES" ResourceExhausted
         "the server has as many queues as it takes; use an existing one"
     Overloaded "OVERLOADED" ResourceExhausted
-        "too much waits to be written, and nothing was changed; try again later"
+        "a bound of the server or of this connection is reached, and nothing was changed (what a Claim settles is settled); try again later"
     StoreUnavailable "STORE_UNAVAILABLE" Unavailable
         "the store cannot be reached, and nothing was changed; try again later"
     DiskLow "DISK_LOW" Unavailable

@@ -1,5 +1,6 @@
 //! What comes with a call: settings, randomness, what this process remembers of the queues, and the events to tell.
 
+use super::claimed_bytes::ClaimedBytes;
 use super::events::{BreakerEvent, Event, EventKind, Wanted};
 use super::facts::QueueFacts;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
@@ -18,6 +19,7 @@ pub struct StoreLimits {
 #[derive(Debug, Default)]
 pub struct QueueMemory {
     queues: Mutex<HashMap<QueueName, Remembered>>,
+    pub(crate) claimed: ClaimedBytes,
 }
 
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ const SWEPT_AT_ONCE: usize = 64;
 /// Queues that are unused are looked for now and then, so many at a time.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 const TIDIED_AT_ONCE: usize = 100;
-/// How long to wait for another server's answer to the same claim.
+/// How long to wait for another server's answer to the same claim, or for what is in hand to be received.
 const IN_PROGRESS: Duration = Duration::from_millis(20);
 
 /// An engine that runs calls.

@@ -12,6 +12,7 @@ mod calls;
 mod cancel;
 mod claim;
 mod claim_requests;
+mod claimed_bytes;
 mod context;
 mod cross_queue;
 mod dead_letters;
@@ -64,6 +65,7 @@ pub mod measured {
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
 pub use calls::*;
+pub use claimed_bytes::InHand;
 pub use context::{CallContext, QueueMemory, StoreLimits};
 pub use enqueue::Incoming;
 pub use events::{BreakerEvent, DeadLetterEvent, Event, EventKind, Subscriber, Subscribers};

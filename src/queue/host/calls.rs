@@ -44,13 +44,18 @@ impl<H: Host> Queues<H> {
     pub async fn claim(&self, mut claim: Claim) -> Result<Claimed> {
         self.follow().await?;
         let (settle, named_again) = named_once(std::mem::take(&mut claim.settle));
-        let mut settle = Some(settle);
+        let (mut settle, mut first_settled) = (Some(settle), None);
         loop {
             // What it settles is settled the first time.
             let wanted = Claim { settle: settle.take().unwrap_or_default(), ..claim.clone() };
             let answer = self.submit(Verb::Claim(wanted), claim.request_id.clone())?;
             match answer.await.unwrap_or_else(|_| Err(unanswered()))? {
+                Answer::Claim(Some(claimed)) if claimed.crowded => {
+                    first_settled.get_or_insert(claimed.settled);
+                    tokio::time::sleep(IN_PROGRESS).await;
+                }
                 Answer::Claim(Some(mut claimed)) => {
+                    claimed.settled = first_settled.unwrap_or(claimed.settled);
                     named_again.put_back(&mut claimed.settled);
                     return Ok(claimed);
                 }
