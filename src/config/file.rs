@@ -127,7 +127,11 @@ fn bounds(reader: &TomlReader<'_>) -> Bounds {
             built_in.message_bytes_per_connection,
             MESSAGE_BYTES_LEAST / 8..=1 << 40,
         ),
-        control_frames_per_second: count("control_frames_per_second", built_in.control_frames_per_second, 10..=10_000_000),
+        control_frames_per_second: count(
+            "control_frames_per_second",
+            built_in.control_frames_per_second,
+            10..=10_000_000,
+        ),
         preface_timeout: time("preface_timeout", built_in.preface_timeout),
         request_timeout: time("request_timeout", built_in.request_timeout),
         read_timeout: time("read_timeout", built_in.read_timeout),
@@ -138,7 +142,8 @@ fn bounds(reader: &TomlReader<'_>) -> Bounds {
     if let Some(at) = reader.key_span("waits_per_connection")
         && bounds.waits_per_connection >= bounds.calls_per_connection
     {
-        let message = "waits_per_connection: must be less than calls_per_connection, so that calls that settle find room";
+        let message =
+            "waits_per_connection: must be less than calls_per_connection, so that calls that settle find room";
         reader.problems().report(at, message);
     }
     bounds

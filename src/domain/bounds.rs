@@ -34,9 +34,9 @@ bounds! {
     /// All headers of a call.
     header_bytes: usize = 16 << 10;
     /// Messages on their way, of all connections: requests not yet complete and replies not yet read.
-    message_bytes: usize = 192 << 20;
+    message_bytes: usize = 96 << 20;
     /// The same of one connection; also at most an eighth of what is left for all.
-    message_bytes_per_connection: usize = 32 << 20;
+    message_bytes_per_connection: usize = 12 << 20;
     /// PING, SETTINGS, RST_STREAM, PRIORITY and frames without content, of a connection each second.
     control_frames_per_second: usize = 10_000;
     /// From the connection to HTTP/2's preface, and from the beginning of a call's headers to their end.

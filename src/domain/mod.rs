@@ -27,6 +27,7 @@ mod time;
 pub(crate) use macros::with_defaults;
 
 pub use self::{
-    backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*,
-    pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*, time::*,
+    backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*,
+    limits::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*,
+    time::*,
 };

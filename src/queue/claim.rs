@@ -36,9 +36,7 @@ pub(crate) async fn claim<S: Storage>(
     let settlements = std::mem::take(&mut claim.settle);
     let begun = !settlements.is_empty();
     let settled = if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
-    let Some(in_hand) = cx.memory.claimed.reserve(claim.max_bytes) else {
-        return Ok(Some(Claimed { now: store.now(), settled, crowded: true, ..Claimed::default() }));
-    };
+    let in_hand = cx.memory.claimed.reserve(claim.max_bytes);
     claim.max_bytes = in_hand.bytes();
     let mut gathering = Gathering::new(&claim, cx.rng.next_u64(), store.now());
     gathering.out.in_hand = in_hand;
@@ -97,7 +95,8 @@ impl<'a> Gathering<'a> {
 
     fn done(mut self, settled: Settled) -> Claimed {
         self.out.in_hand.took(self.bytes);
-        Claimed { settled, ..self.out }
+        let crowded = self.out.in_hand.tight && self.full && self.out.jobs.is_empty();
+        Claimed { settled, crowded, ..self.out }
     }
 
     fn room(&self) -> usize {
@@ -243,7 +242,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             rule,
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
-            first_fits: out.jobs.is_empty(),
+            first_fits: out.jobs.is_empty() && !out.in_hand.tight,
             promote: if self.gathering.shares[self.at].promoted { 0 } else { PROMOTIONS_MAX },
             lease: LeaseTemplate {
                 started_at: now,

@@ -4,25 +4,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const MOST: usize = 128 << 20;
+const MOST: usize = 64 << 20;
 /// One claim takes at most this part of what is left: claims that run at the same time leave some for each other.
-const PART: usize = 32;
-/// With less than this left, a claim takes nothing and runs again in a moment.
+const PART: usize = 16;
+/// With less than this left, a claim takes small jobs only; where a large one comes first, it runs again in a moment.
 const LEAST: usize = 4 << 20;
+const SMALL: usize = 64 << 10;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClaimedBytes(Arc<AtomicUsize>);
 
 impl ClaimedBytes {
-    /// For a claim of up to `most` bytes. None: those that were taken before must be received first.
-    pub(crate) fn reserve(&self, most: usize) -> Option<InHand> {
+    /// For a claim of up to `most` bytes.
+    pub(crate) fn reserve(&self, most: usize) -> InHand {
         let left = MOST.saturating_sub(self.0.load(Ordering::Relaxed));
-        if left < LEAST {
-            return None;
-        }
-        let bytes = most.min(left / PART);
+        let tight = left < LEAST;
+        let bytes = most.min(if tight { SMALL } else { left / PART });
         self.0.fetch_add(bytes, Ordering::Relaxed);
-        Some(InHand { all: self.clone(), bytes })
+        InHand { all: self.clone(), bytes, tight }
     }
 }
 
@@ -31,6 +30,8 @@ impl ClaimedBytes {
 pub struct InHand {
     all: ClaimedBytes,
     bytes: usize,
+    /// A job that takes more must wait.
+    pub(crate) tight: bool,
 }
 
 impl InHand {

@@ -89,12 +89,11 @@ impl<H: Host> Service<H> {
 
     /// Settles, and takes what is there now.
     pub(super) async fn take(&self, request: &ClaimRequest, settle: Settlements) -> Result<ClaimReply, Error> {
-        let room = request.budget.room();
-        if room < JOB_BYTES {
+        let Some(room) = request.budget.room_for_jobs() else {
             let settled = self.queues.settle(settle).await?;
             let claimed = Claimed { now: self.queues.now(), settled, ..Claimed::default() };
             return Ok(ClaimReply { claimed, held: None, overloaded: true });
-        }
+        };
         let claim = Claim {
             shares: self.shares(request),
             max_jobs: request.max_jobs,

@@ -25,7 +25,7 @@ impl MessageBudget {
 
     /// The part of a new connection.
     pub fn connection(self: &Arc<Self>) -> Arc<ConnectionBudget> {
-        Arc::new(ConnectionBudget { all: self.clone(), used: AtomicUsize::new(0) })
+        Arc::new(ConnectionBudget { all: self.clone(), used: AtomicUsize::new(0), refused: AtomicUsize::new(0) })
     }
 }
 
@@ -34,6 +34,8 @@ impl MessageBudget {
 pub struct ConnectionBudget {
     all: Arc<MessageBudget>,
     used: AtomicUsize,
+    /// What was refused last: until there is room for it, trying again would only take jobs and return them.
+    refused: AtomicUsize,
 }
 
 impl ConnectionBudget {
@@ -52,9 +54,17 @@ impl ConnectionBudget {
         self.most().saturating_sub(self.used())
     }
 
+    /// As `room`; None while it is less than what was refused last.
+    pub fn room_for_jobs(&self) -> Option<usize> {
+        let room = self.room();
+        (room > self.refused.load(Ordering::Relaxed)).then_some(room)
+    }
+
     /// None: it would be too much.
     pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
-        (bytes <= self.room()).then(|| self.hold(bytes))
+        let fits = bytes <= self.room();
+        self.refused.store(if fits { 0 } else { bytes }, Ordering::Relaxed);
+        fits.then(|| self.hold(bytes))
     }
 
     /// Also beyond the bounds: for what must not be refused.

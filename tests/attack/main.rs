@@ -7,8 +7,11 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::large_futures)]
 
 mod beside;
+mod connections;
+mod frames;
 mod raw;
 #[path = "../process/server.rs"]
 #[allow(dead_code, reason = "other tests need the rest")]
 mod server;
 mod unread;
+mod waits;

@@ -20,6 +20,7 @@ pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 const ACK: u8 = 1;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const INITIAL_WINDOW_SIZE: u16 = 4;
@@ -39,6 +40,7 @@ pub(crate) struct Seen {
     /// Code and text of the last one.
     pub(crate) goaway: Option<(u32, String)>,
     pub(crate) pings: u64,
+    pub(crate) settings: u64,
     pub(crate) closed: bool,
 }
 
@@ -145,6 +147,7 @@ impl Raw {
                 seen.goaway = Some((code, String::from_utf8_lossy(&payload[8..]).into_owned()));
             }
             PING => seen.pings += 1,
+            SETTINGS => seen.settings += 1,
             _ => {}
         }
     }

@@ -1,9 +1,9 @@
 //! Replies that are not read.
 
 use crate::beside::{Beside, job, memory};
-use crate::raw::Raw;
-use crate::server::{Launch, Server, scratch};
-use redrive::grpc::pb::ClaimRequest;
+use crate::raw::{ENHANCE_YOUR_CALM, Raw};
+use crate::server::{LONG, Launch, Server, config_file, scratch};
+use redrive::grpc::pb::{AckRequest, ClaimRequest, GetServerInfoRequest, GetStatsRequest, SettleRequest};
 use std::time::{Duration, Instant};
 
 const JOBS: usize = 300;
@@ -56,6 +56,57 @@ async fn a_client_that_reads_no_replies_takes_a_bounded_part_of_memory() {
     let server = Launch::on(data.path()).start();
     fill(&server).await;
     let beside = Beside::start(&server).await;
-    leave_unread(&server, Duration::from_secs(8)).await;
+    leave_unread(&server, Duration::from_secs(6)).await;
+    // The operator learns of it, and of who does it.
+    let line = server.log_line("a limit is reached");
+    assert!(line.contains("message_bytes") && line.contains("127.0.0.1 (101 connections"), "{line}");
     beside.p99().await;
+}
+
+/// With these bounds a connection has half a second more than a second to read.
+const SHORT: &str = "[limits]\nread_timeout = \"1s\"\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_reads_no_replies_is_told_so_and_ended() {
+    let data = scratch();
+    let config = config_file(data.path(), SHORT);
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let raw = Raw::connect(server.address, 0).await.unwrap();
+    raw.call("AdminService/GetServerInfo", &GetServerInfoRequest {}).await.unwrap();
+    assert!(raw.wait_for(LONG, |seen| seen.closed).await, "it still has its connection");
+    let goaway = raw.seen().goaway.clone();
+    assert_eq!(goaway, Some((ENHANCE_YOUR_CALM, "a reply was not read within 1s".into())));
+    server.log_line("read_timeout");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reply_counts_and_settling_goes_on_when_nothing_else_does() {
+    let data = scratch();
+    let config = config_file(data.path(), "[limits]\nmessage_bytes_per_connection = 4194304\n");
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let mut client = server.queue().await;
+    for _ in 0..4 {
+        client.enqueue(job("large", 1 << 20)).await.unwrap();
+    }
+    let claim = ClaimRequest { queues: vec!["large".into()], ..ClaimRequest::default() };
+    let lease = client.claim(claim.clone()).await.unwrap().into_inner().jobs.remove(0).lease;
+
+    let raw = Raw::connect(server.address, 0).await.unwrap();
+    // Replies of a few hundred bytes, none of them read.
+    let mut opened = Vec::new();
+    for _ in 0..3 {
+        raw.call("QueueService/Claim", &ClaimRequest { max_jobs: 1, ..claim.clone() }).await.unwrap();
+        opened.push(raw.call("AdminService/GetServerInfo", &GetServerInfoRequest {}).await.unwrap());
+    }
+    // A call that is refused has its end in its headers, which no window holds back: 3 MiB of 4 are taken, and no job of 1 MiB
+    // and a little fits any more.
+    client.enqueue(job("large", 1 << 20)).await.unwrap();
+    let settle =
+        SettleRequest { acks: vec![AckRequest { lease, ..AckRequest::default() }], ..SettleRequest::default() };
+    let refused = raw.call("QueueService/Claim", &ClaimRequest { settle: Some(settle), ..claim }).await.unwrap();
+    assert!(raw.wait_for(LONG, |seen| seen.streams.get(&refused).is_some_and(|heard| heard.ended)).await);
+    assert!(opened.iter().all(|stream| !raw.seen().streams.get(stream).is_some_and(|heard| heard.ended)));
+    // What it settled is settled: of five jobs one is done, three are on their way and one is ready.
+    let stats = server.admin().await.get_stats(GetStatsRequest::default()).await.unwrap().into_inner();
+    assert_eq!(stats.completed, 1, "{stats:?}");
 }

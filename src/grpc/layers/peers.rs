@@ -81,7 +81,9 @@ impl Peers {
         if live.by_address.get(&address).is_some_and(|count| *count >= per_peer) {
             drop(live);
             self.reached("connections_per_peer", per_peer);
-            return Err(Ending::abuse(format!("{per_peer} connections from one address are the most this server takes")));
+            return Err(Ending::abuse(format!(
+                "{per_peer} connections from one address are the most this server takes"
+            )));
         }
         let most = self.bounds.connections;
         if live.connections.len() >= most {
@@ -296,6 +298,7 @@ impl Peer {
         let open = OpenCall(self.clone());
         let most = self.peers.bounds.calls;
         if calls >= if settles { most + most / 2 } else { most } {
+            drop(open);
             self.peers.reached("calls", most);
             return Err(format!("{most} calls are open, the most that this server takes"));
         }
@@ -310,6 +313,7 @@ impl Peer {
         let open = OpenWait(self.clone());
         if own >= bounds.waits_per_connection {
             let most = bounds.waits_per_connection;
+            drop(open);
             self.peers.reached("waits_per_connection", most);
             return Err(format!(
                 "{most} Claims that wait and Work streams are open on this connection, the most that it may have; \
@@ -318,6 +322,7 @@ impl Peer {
         }
         if all >= bounds.waits {
             let most = bounds.waits;
+            drop(open);
             self.peers.reached("waits", most);
             return Err(format!("{most} Claims that wait and Work streams are open, the most that this server takes"));
         }

@@ -44,7 +44,7 @@ impl<H: Host> Queues<H> {
     pub async fn claim(&self, mut claim: Claim) -> Result<Claimed> {
         self.follow().await?;
         let (settle, named_again) = named_once(std::mem::take(&mut claim.settle));
-        let (mut settle, mut first_settled) = (Some(settle), None);
+        let (mut settle, mut first_settled, mut turn) = (Some(settle), None, None);
         loop {
             // What it settles is settled the first time.
             let wanted = Claim { settle: settle.take().unwrap_or_default(), ..claim.clone() };
@@ -52,6 +52,10 @@ impl<H: Host> Queues<H> {
             match answer.await.unwrap_or_else(|_| Err(unanswered()))? {
                 Answer::Claim(Some(claimed)) if claimed.crowded => {
                     first_settled.get_or_insert(claimed.settled);
+                    // In turn: all of them at once would keep the store from those that free what is in hand.
+                    if turn.is_none() {
+                        turn = self.crowded.acquire().await.ok();
+                    }
                     tokio::time::sleep(IN_PROGRESS).await;
                 }
                 Answer::Claim(Some(mut claimed)) => {
