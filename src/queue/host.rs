@@ -48,7 +48,7 @@ pub trait Host: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// How often the engine was out of reach for longer than leases bear, and has come back.
+    /// How often the engine was out of reach for longer than leases bear, and has come back, or its clock jumped.
     fn outages(&self) -> u64 {
         0
     }

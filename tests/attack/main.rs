@@ -13,5 +13,6 @@ mod raw;
 #[path = "../process/server.rs"]
 #[allow(dead_code, reason = "other tests need the rest")]
 mod server;
+mod stall;
 mod unread;
 mod waits;
