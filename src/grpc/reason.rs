@@ -59,7 +59,7 @@ reasons! {
     QueueFull "QUEUE_FULL" ResourceExhausted
         "the queue is at its depth limit; try again later"
     TooManyQueues "TOO_MANY_QUEUES" ResourceExhausted
-        "the server has as many queues as it takes; use an existing one"
+        "the server has as many queues as it takes, or too many came into being within a minute (then with RetryInfo); use an existing one"
     Overloaded "OVERLOADED" ResourceExhausted
         "a bound of the server or of this connection is reached, and nothing was changed (what a Claim settles is settled); try again later"
     StoreUnavailable "STORE_UNAVAILABLE" Unavailable

@@ -319,6 +319,13 @@ fn explain(refusal: &Refusal) -> Explanation {
             );
             Explanation::new(Reason::TooManyQueues, message).fact("limit", limit)
         }
+        Refusal::NewQueuesTooFast { limit, after } => {
+            let message = format!(
+                "{limit} queues have come into being within a minute, the most that may; use an existing one, name it in the \
+                 configuration, or try again later"
+            );
+            Explanation::new(Reason::TooManyQueues, message).fact("limit", limit).retry_after(*after)
+        }
     }
 }
 

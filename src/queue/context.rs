@@ -3,6 +3,8 @@
 use super::claimed_bytes::ClaimedBytes;
 use super::events::{BreakerEvent, Event, EventKind, Wanted};
 use super::facts::QueueFacts;
+use super::new_queues::NewQueues;
+use super::refusal::Refusal;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
 use crate::store::StoreError;
 use std::collections::{HashMap, HashSet};
@@ -20,6 +22,7 @@ pub struct StoreLimits {
 pub struct QueueMemory {
     queues: Mutex<HashMap<QueueName, Remembered>>,
     pub(crate) claimed: ClaimedBytes,
+    pub(crate) new_queues: NewQueues,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +35,10 @@ struct Remembered {
 }
 
 impl QueueMemory {
+    pub(crate) fn new(new_queues_per_minute: usize) -> Self {
+        Self { new_queues: NewQueues::of(new_queues_per_minute), ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Remembered>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,6 +117,11 @@ pub struct CallContext<'a> {
 }
 
 impl<'a> CallContext<'a> {
+    /// A queue that is not there is about to be made by a call.
+    pub(crate) fn make_queue(&self, queue: &QueueName, now: Timestamp) -> Result<(), Refusal> {
+        if self.settings.queues.contains_key(queue) { Ok(()) } else { self.memory.new_queues.make(now) }
+    }
+
     pub fn new(settings: Arc<Settings>, seed: u64, memory: &'a QueueMemory, limits: StoreLimits) -> Self {
         Self { settings, rng: Rng::new(seed), memory, limits, wanted: Wanted::ALL, events: Vec::new() }
     }

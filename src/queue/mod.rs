@@ -28,6 +28,7 @@ mod host;
 pub mod hosts;
 mod import;
 mod list_jobs;
+mod new_queues;
 mod notifier;
 mod outcome;
 mod queues;

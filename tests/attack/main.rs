@@ -6,9 +6,11 @@
 // Elapsed time is what some of these tests are about; and their helpers fail the way tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::large_futures)]
 
+mod age;
 mod beside;
 mod connections;
 mod frames;
+mod queues;
 mod raw;
 #[path = "../process/server.rs"]
 #[allow(dead_code, reason = "other tests need the rest")]

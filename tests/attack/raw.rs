@@ -17,7 +17,7 @@ pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
-pub(crate) const WINDOW_UPDATE: u8 = 8;
+const WINDOW_UPDATE: u8 = 8;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
@@ -39,6 +39,8 @@ pub(crate) struct Seen {
     pub(crate) streams: HashMap<u32, Heard>,
     /// Code and text of the last one.
     pub(crate) goaway: Option<(u32, String)>,
+    /// Calls after this one were not looked at, says the last one.
+    pub(crate) last_stream: Option<u32>,
     pub(crate) pings: u64,
     pub(crate) settings: u64,
     pub(crate) closed: bool,
@@ -97,7 +99,7 @@ pub(crate) fn message(request: &impl Message) -> Vec<u8> {
 }
 
 impl Raw {
-    /// `window`: how much of each reply is read without being asked for.
+    /// `window`: how much of each reply may come; 0: none is read.
     pub(crate) async fn connect(address: SocketAddr, window: u32) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -116,6 +118,11 @@ impl Raw {
             let answer = match kind {
                 PING if flags & ACK == 0 => Some(frame(PING, ACK, 0, &payload)),
                 SETTINGS if flags & ACK == 0 => Some(frame(SETTINGS, ACK, 0, &[])),
+                // Of a client that reads; one with a window of 0 gets no data.
+                DATA if !payload.is_empty() => {
+                    let read = (payload.len() as u32).to_be_bytes();
+                    Some([frame(WINDOW_UPDATE, 0, 0, &read), frame(WINDOW_UPDATE, 0, stream, &read)].concat())
+                }
                 _ => None,
             };
             self.note(kind, flags, stream, &payload);
@@ -144,6 +151,7 @@ impl Raw {
             }
             GOAWAY => {
                 let code = u32::from_be_bytes(payload[4..8].try_into().unwrap());
+                seen.last_stream = Some(u32::from_be_bytes(payload[..4].try_into().unwrap()));
                 seen.goaway = Some((code, String::from_utf8_lossy(&payload[8..]).into_owned()));
             }
             PING => seen.pings += 1,
