@@ -55,6 +55,6 @@ bounds! {
 
 impl Bounds {
     pub fn connections_per_peer(&self) -> usize {
-        self.connections_per_peer.unwrap_or(self.connections.div_ceil(2))
+        self.connections_per_peer.unwrap_or_else(|| self.connections.div_ceil(2))
     }
 }
