@@ -80,7 +80,9 @@ fn everything_it_is_made_of_is_allowed() {
         if !package.source.as_ref().map_or(package.name == "redrive", known) {
             offences.push(format!("{named}: source {:?}", package.source));
         }
-        offences.extend(banned.iter().filter(|banned| is_banned(package, banned)).map(|by| format!("{named}: banned {by}")));
+        offences.extend(
+            banned.iter().filter(|banned| is_banned(package, banned)).map(|by| format!("{named}: banned {by}")),
+        );
     }
     let mut versions = BTreeMap::<&str, BTreeSet<&str>>::new();
     for package in &packages {
@@ -106,7 +108,8 @@ fn the_rules_are_read_as_they_are_meant() {
     ] {
         assert_eq!(is_allowed(licence, &allowed), expected, "{licence}");
     }
-    let h2 = |version: &str| Package { name: "h2".into(), version: version.into(), licence: "MIT".into(), source: None };
+    let h2 =
+        |version: &str| Package { name: "h2".into(), version: version.into(), licence: "MIT".into(), source: None };
     assert!(is_banned(&h2("0.4.9"), "h2:<0.4.19") && !is_banned(&h2("0.4.19"), "h2:<0.4.19"));
     assert!(is_banned(&h2("9.0.0"), "h2") && !is_banned(&h2("1.0.0"), "h3"));
 }

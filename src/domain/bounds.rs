@@ -28,7 +28,7 @@ bounds! {
     /// Claims that wait and Work streams of a connection: the rest is for calls that settle.
     waits_per_connection: usize = 200;
     /// The same of all connections.
-    waits: usize = 20_000;
+    waits: usize = 10_000;
     /// Calls of all connections; those that settle may be half as many more.
     calls: usize = 50_000;
     /// All headers of a call.

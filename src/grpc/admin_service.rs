@@ -146,7 +146,7 @@ impl<H: Host> AdminService for AdminApi<H> {
             engine: self.facts.engine.clone(),
             durability: self.facts.durability.clone(),
             server_time: Some(convert::timestamp_out(store.now())),
-            limits: Some(convert::limits_out(self.service.limits())),
+            limits: Some(convert::limits_out(self.service.limits(), &self.facts.bounds)),
             warnings: warnings.chain(store.warnings()).chain(unwell).collect(),
             features: Vec::new(),
         }))

@@ -62,7 +62,8 @@ async fn run<H: Host>(
         Err(error) => Err(refusal(error)),
     });
     let first: Received<_, Status> = Ok(message);
-    service.work(hello, tokio_stream::once(first).chain(rest), outbox).await;
+    // Apart from what waits for a hello, which must cost little.
+    Box::pin(service.work(hello, tokio_stream::once(first).chain(rest), outbox)).await;
 }
 
 /// What a worker hears of a message that cannot be read. None: it has gone.

@@ -12,6 +12,7 @@ mod connections;
 mod frames;
 mod queues;
 mod raw;
+mod rounds;
 #[path = "../process/server.rs"]
 #[allow(dead_code, reason = "other tests need the rest")]
 mod server;

@@ -168,6 +168,11 @@ impl Raw {
         self.out.lock().await.write_all(bytes).await
     }
 
+    /// Hangs up.
+    pub(crate) async fn close(&self) {
+        let _ = self.out.lock().await.shutdown().await;
+    }
+
     fn next_stream(&self) -> u32 {
         let mut next = self.next.lock().unwrap();
         *next += 2;

@@ -12,7 +12,7 @@ const CLAIMS: usize = 40;
 /// What the server may use under this attack, in MB.
 const MEMORY_MAX: u64 = 500;
 
-fn short_claim() -> ClaimRequest {
+pub(crate) fn short_claim() -> ClaimRequest {
     ClaimRequest {
         queues: vec!["large".into()],
         max_jobs: 3,
@@ -21,7 +21,7 @@ fn short_claim() -> ClaimRequest {
     }
 }
 
-async fn fill(server: &Server) {
+pub(crate) async fn fill(server: &Server) {
     let mut client = server.queue().await;
     for _ in 0..JOBS {
         client.enqueue(job("large", 1 << 20)).await.unwrap();

@@ -135,6 +135,10 @@ async fn drive(
                 if let Err(error) = ended {
                     tracing::debug!(address = %peer.address, %error, "a connection broke");
                 }
+                if peer.ending().is_some_and(Ending::is_abuse) {
+                    // What it sent is not read, and the next connection of the same kind has to wait for its place.
+                    tokio::time::sleep(GOODBYE_WITHIN).await;
+                }
                 return;
             }
             () = &mut over, if !leaving => {
