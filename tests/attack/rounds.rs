@@ -57,7 +57,7 @@ impl Attack {
     async fn act(self, raw: &Raw, turn: u32) -> std::io::Result<bool> {
         let stream = 2 * turn + 1;
         match self {
-            Self::IdleConnections => return Ok(false),
+            Self::IdleConnections => Ok(false),
             Self::UnreadClaims => Self::call(raw, turn, 60, "QueueService/Claim", &unread::short_claim()).await,
             Self::UnreadLists => {
                 Self::call(raw, turn, 250, "AdminService/ListQueues", &ListQueuesRequest::default()).await
@@ -69,7 +69,8 @@ impl Attack {
                 Self::call(raw, turn, 250, "QueueService/Claim", &claim).await
             }
             Self::HalfRequests => {
-                let half = [&[0, 0, 32, 0, 0][..], &[1; 16_000]].concat();
+                // As much as the connection's window takes, and no more.
+                let half = [&[0, 0, 32, 0, 0][..], &[1; 4_000]].concat();
                 Self::open(raw, turn, "QueueService/Enqueue").await?;
                 raw.send(&frame(DATA, 0, stream, &half)).await.map(|()| turn < 250)
             }

@@ -134,9 +134,7 @@ async fn drive(
             ended = &mut connection => {
                 if let Err(error) = ended {
                     tracing::debug!(address = %peer.address, %error, "a connection broke");
-                }
-                if peer.ending().is_some_and(Ending::is_abuse) {
-                    // What it sent is not read, and the next connection of the same kind has to wait for its place.
+                    // Its place is taken a little longer: a client that breaks every connection at once has fewer of them.
                     tokio::time::sleep(GOODBYE_WITHIN).await;
                 }
                 return;

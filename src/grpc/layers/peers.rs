@@ -52,10 +52,6 @@ pub(in crate::grpc) struct Ending {
 }
 
 impl Ending {
-    pub(super) fn is_abuse(&self) -> bool {
-        self.code == ENHANCE_YOUR_CALM
-    }
-
     fn abuse(why: impl Into<String>) -> Self {
         Self { code: ENHANCE_YOUR_CALM, why: why.into() }
     }
