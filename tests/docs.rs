@@ -16,7 +16,7 @@ const ADDRESS: &str = "127.0.0.1:7433";
 const DATA: &str = "/home/ada/redrive/redrive-data";
 
 /// What is different each time.
-const CHANGING: [&str; 17] = [
+const CHANGING: [&str; 18] = [
     "jobId",
     "lease",
     "runAt",
@@ -29,6 +29,7 @@ const CHANGING: [&str; 17] = [
     "explanation",
     "startedAt",
     "endedAt",
+    "time",
     "firstFailedAt",
     "lastFailedAt",
     "diedAt",

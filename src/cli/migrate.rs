@@ -19,11 +19,11 @@ redis+sentinel://…, several of a Cluster separated by commas.
 Copied are the queues with their pauses and breakers, and their jobs with bodies, ids, keys, schedules, \
 deadlines, checkpoints, results and whole histories: ready ones in their order, dead ones in their order of death, \
 with what was noted at it. Jobs that are out arrive as ready at their old place, with nothing counted; their leases \
-stay behind. Keys of jobs that are done and no longer kept stay behind as well, and so do the totals.
+stay behind. Keys and ids of jobs that are done and no longer kept stay behind as well, and so do the totals.
 The source is only read. Neither place may be served meanwhile: a data directory is locked; servers that listen to a \
 Redis are found and refused, but one that has just lost its connection is not, so stop them all.
 It can be run again after whatever ended it: jobs that are in the target are passed over by their ids. At the end the \
-jobs of each queue are counted on both sides by where they are: waiting, dead, overflow, completed.
+jobs of each queue are counted on both sides by where they are: waiting, dead, overflow, completed, cancelled.
 Exits with 0 if everything is there, with 1 if not or if a place cannot be used, with 2 if the command is wrong.";
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! The one place that reads environment variables which no flag declares.
 
-use super::error::near_miss;
+use crate::domain::near_miss;
 
 const PREFIX: &str = "REDRIVE_";
 /// What Kubernetes sets by itself in every container beside a service named `redrive`.

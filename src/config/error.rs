@@ -1,6 +1,7 @@
 //! What is wrong with a configuration: where, what, and what would be right.
 
 use super::Durability;
+use crate::domain::near_miss;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -143,18 +144,6 @@ fn masked(line: &str) -> String {
 /// The last boundary between characters that is not after `at`.
 fn char_boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
-}
-
-/// The word that was probably meant.
-pub(super) fn near_miss<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
-    let plain = |word: &str| word.to_lowercase().replace('-', "_");
-    let given = plain(word);
-    allowed
-        .iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&given, &plain(candidate)), *candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).max(1))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
 }
 
 /// `; did you mean "policy"?`, or nothing.

@@ -182,6 +182,8 @@ pub struct Progress {
     pub redrives: u32,
     /// Attempts ever written to the history.
     pub recorded: u32,
+    /// The same of events.
+    pub events: u32,
     /// Retries ever scheduled; a requeue does not start it again.
     pub retries: u32,
     /// The last computed delay, for decorrelated jitter.
@@ -191,6 +193,8 @@ pub struct Progress {
     pub deadline_cleared: bool,
     pub first_failed_at: Option<Timestamp>,
     pub last_failed_at: Option<Timestamp>,
+    /// Of the policy that decided the last failure. None: there was no failure, or no policy decided it.
+    pub max_retries: Option<u32>,
     /// What the last attempt saved for the next one.
     pub checkpoint: String,
 }
@@ -346,4 +350,41 @@ impl Attempt {
     pub fn is_of(&self, lease: &Lease) -> bool {
         (self.delivery, self.nonce) == (lease.delivery, lease.nonce)
     }
+}
+
+/// Something that was done to a job beside its deliveries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobEvent {
+    pub at: Timestamp,
+    pub kind: JobEventKind,
+    /// The caller's name, where callers have names.
+    pub by: String,
+    /// What the caller gave as the reason.
+    pub reason: String,
+    /// For people.
+    pub detail: String,
+}
+
+impl JobEvent {
+    pub fn new(at: Timestamp, kind: JobEventKind, reason: &str, detail: String) -> Self {
+        Self { at, kind, by: String::new(), reason: reason.to_owned(), detail }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEventKind {
+    /// DEAD → READY in its queue.
+    Requeued,
+    /// DEAD in another queue → READY in this one.
+    Moved,
+    /// An Enqueue put another job in its place, under its id.
+    Replaced,
+    /// SCHEDULED or RETRYING → READY before its time.
+    RunNow,
+    /// Cancelled while a worker had it.
+    CancelRequested,
+    /// Its queue's breaker opened and took it back from its worker's failure.
+    ReturnedByBreaker,
+    /// Its worker acked it when its lease was over.
+    AckedAfterLease,
 }

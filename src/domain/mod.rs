@@ -13,6 +13,7 @@ mod job;
 mod lease;
 mod limits;
 mod macros;
+mod near_miss;
 mod pause;
 mod policy;
 mod presets;
@@ -28,6 +29,6 @@ pub(crate) use macros::with_defaults;
 
 pub use self::{
     backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*,
-    limits::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*, store_clock::*,
-    time::*,
+    limits::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*,
+    store_clock::*, time::*,
 };

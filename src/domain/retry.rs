@@ -195,6 +195,7 @@ impl<'a> Deciding<'a> {
             self.progress.uncounted += 1;
         }
         let policy = self.policy(rule);
+        self.progress.max_retries = Some(policy.max_retries);
         let number = self.attempt.number;
         if counts && number > policy.max_retries {
             let why = format!("attempt {number} failed and the policy has {} retries", policy.max_retries);
@@ -263,8 +264,8 @@ impl<'a> Deciding<'a> {
     /// Not a failure: back to the queue, attempt not counted.
     fn put_back(&mut self, retry_after: Option<Duration>, keep_position: bool) {
         self.attempt.status = AttemptStatus::Released;
-        let policy = self.policy(None);
-        self.attempt.retries_left = (policy.max_retries + 1).saturating_sub(self.attempt.number);
+        let max_retries = self.progress.max_retries.unwrap_or_else(|| self.policy(None).max_retries);
+        self.attempt.retries_left = (max_retries + 1).saturating_sub(self.attempt.number);
         if self.deadline_is_before(self.now) {
             return self.dead_letter(DeadReason::Expired, "released after its deadline".into());
         }
@@ -352,6 +353,7 @@ impl<'a> Deciding<'a> {
     fn record_failure(&mut self, failure: Failure) {
         self.progress.first_failed_at.get_or_insert(self.now);
         self.progress.last_failed_at = Some(self.now);
+        self.progress.max_retries = None;
         self.attempt.failure = Some(failure.cut());
     }
 

@@ -60,10 +60,10 @@ impl<H: Host> AdminService for AdminApi<H> {
     }
 
     async fn run_job_now(&self, request: Request<pb::RunJobNowRequest>) -> Reply<pb::RunJobNowResponse> {
-        let pb::RunJobNowRequest { job_id, queue, .. } = request.get_ref();
-        let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, "")?;
+        let pb::RunJobNowRequest { job_id, queue, reason } = request.get_ref();
+        let (id, queue) = convert::which_job(self.service.limits(), job_id, queue, reason)?;
         record("job_id", &id);
-        self.service.queues().run_now(id, queue).await?;
+        self.service.queues().run_now(id, queue, reason.clone()).await?;
         Ok(Response::new(pb::RunJobNowResponse {}))
     }
 

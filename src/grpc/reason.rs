@@ -65,7 +65,7 @@ reasons! {
     StoreUnavailable "STORE_UNAVAILABLE" Unavailable
         "the store cannot be reached, and nothing was changed; try again later"
     DiskLow "DISK_LOW" Unavailable
-        "the disk, or Redis' memory, is nearly full: no new jobs, settling goes on; free some space"
+        "the disk, or Redis' memory, is nearly full: no new jobs, settling goes on until it is full; free some space"
     OutcomeUnknown "OUTCOME_UNKNOWN" Unavailable
         "the call may or may not have been carried out; repeat it"
     DurabilityNotConfirmed "DURABILITY_NOT_CONFIRMED" Unavailable

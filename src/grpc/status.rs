@@ -341,7 +341,13 @@ fn explain_store(error: &StoreError) -> Explanation {
              finished; free some space, then try again",
             detail,
         ),
-        // For programs it is the same case: no new jobs until there is room.
+        // For programs these are the same case.
+        StoreError::DiskFull(detail) => (
+            Reason::DiskLow,
+            LATER,
+            "the disk is full, and nothing was changed; free some space, then try again",
+            detail,
+        ),
         StoreError::MemoryLow(detail) => (
             Reason::DiskLow,
             LATER,

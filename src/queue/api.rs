@@ -15,7 +15,7 @@ use crate::queue::{
     Requeue, Requeued, Settled, Settlements, Stats, Sweep, Swept, sizes,
 };
 use crate::store::Result;
-use crate::store::storage::{Reads, Storage};
+use crate::store::storage::{Batch, Mark, Reads, Storage, Write};
 use std::{sync::Arc, time::Duration};
 
 /// A queue that is empty and unused for so long is forgotten.
@@ -45,13 +45,16 @@ pub enum Verb {
     Register(Vec<QueueName>),
     /// Forgets those of the queues that are empty and unused.
     Forget(Vec<QueueName>),
+    /// When workers of this server asked for these queues: other servers are to know it.
+    NoteClaims(Vec<(QueueName, Timestamp)>),
     Requeue(Requeue),
     Purge(Purge),
     Pause(QueueName, Option<NewPause>),
     Breakers(Vec<QueueName>),
     SetBreaker(BreakerName, BreakerOrder),
-    Cancel(JobId, Option<QueueName>),
-    RunNow(JobId, Option<QueueName>),
+    /// With the caller's reason.
+    Cancel(JobId, Option<QueueName>, String),
+    RunNow(JobId, Option<QueueName>, String),
     Import(Import),
 }
 
@@ -211,6 +214,14 @@ async fn answer<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb)
             forget(store, cx, queues).await?;
             Answer::Done
         }
+        Verb::NoteClaims(claims) => {
+            for (queue, at) in claims {
+                let writes = vec![Write::Raise(Mark::LastClaim, at)];
+                // There may be no such queue.
+                store.apply(&queue, &Batch { writes, ..Batch::default() }).await?;
+            }
+            Answer::Done
+        }
         Verb::Requeue(wanted) => Answer::Requeue(requeue::requeue(store, cx, wanted).await?),
         Verb::Purge(wanted) => Answer::Purge(requeue::purge(store, cx, wanted).await?),
         Verb::Pause(queue, wanted) => {
@@ -219,9 +230,11 @@ async fn answer<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb)
         }
         Verb::Breakers(queues) => Answer::Breakers(breakers::breakers(store, cx, &queues).await?),
         Verb::SetBreaker(name, order) => Answer::SetBreaker(breakers::set_breaker(store, cx, &name, &order).await?),
-        Verb::Cancel(id, queue) => Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref()).await?),
-        Verb::RunNow(id, queue) => {
-            cancel::run_now(store, cx, &id, queue.as_ref()).await?;
+        Verb::Cancel(id, queue, reason) => {
+            Answer::Cancel(cancel::cancel(store, cx, &id, queue.as_ref(), &reason).await?)
+        }
+        Verb::RunNow(id, queue, reason) => {
+            cancel::run_now(store, cx, &id, queue.as_ref(), &reason).await?;
             Answer::Done
         }
         Verb::Import(jobs) => Answer::Import(import::import(store, cx, jobs).await?),

@@ -38,8 +38,8 @@ pub(super) struct Bulk<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action<'a> {
     Purge,
-    Requeue { keep_attempts: bool },
-    Move { to: &'a QueueName, keep_attempts: bool },
+    Requeue { keep_attempts: bool, reason: &'a str },
+    Move { to: &'a QueueName, keep_attempts: bool, reason: &'a str },
 }
 
 /// Why a call does not go on.

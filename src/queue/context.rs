@@ -9,6 +9,7 @@ use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings,
 use crate::store::StoreError;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Bounds of a store.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,20 @@ pub struct QueueMemory {
     queues: Mutex<HashMap<QueueName, Remembered>>,
     pub(crate) claimed: ClaimedBytes,
     pub(crate) new_queues: NewQueues,
+    last_claims: Mutex<LastClaims>,
 }
+
+/// When workers of this process last asked for queues, those that are not there included.
+#[derive(Debug, Default)]
+struct LastClaims {
+    by_queue: HashMap<QueueName, Timestamp>,
+    /// Since when they are not known to other processes.
+    published: Timestamp,
+}
+
+/// Names that are remembered; where there are more, those go that no worker has asked for in an hour.
+const CLAIMED_NAMES_MAX: usize = 20_000;
+const CLAIMED_WITHIN: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
 struct Remembered {
@@ -80,6 +94,41 @@ impl QueueMemory {
     /// Nothing leaves the queue, as far as this process knows.
     pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
         self.facts(queue).is_some_and(|facts| facts.queue.pause.is_some() || !facts.breaker.is_at_rest())
+    }
+
+    fn last_claims(&self) -> MutexGuard<'_, LastClaims> {
+        self.last_claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Workers ask for these queues.
+    pub(crate) fn claimed<'q>(&self, queues: impl Iterator<Item = &'q QueueName>, now: Timestamp) {
+        let claims = &mut self.last_claims().by_queue;
+        for queue in queues {
+            if let Some(last) = claims.get_mut(queue) {
+                *last = now.max(*last);
+                continue;
+            }
+            if claims.len() >= CLAIMED_NAMES_MAX {
+                claims.retain(|_, last| now.since(*last) < CLAIMED_WITHIN);
+            }
+            claims.insert(queue.clone(), now);
+        }
+    }
+
+    pub(crate) fn last_claim(&self, queue: &QueueName) -> Option<Timestamp> {
+        self.last_claims().by_queue.get(queue).copied()
+    }
+
+    pub(crate) fn claimed_queues(&self) -> Vec<QueueName> {
+        self.last_claims().by_queue.keys().cloned().collect()
+    }
+
+    /// Those that are new since this was last asked.
+    pub(crate) fn new_claims(&self, now: Timestamp) -> Vec<(QueueName, Timestamp)> {
+        let mut claims = self.last_claims();
+        let before = std::mem::replace(&mut claims.published, now);
+        let new = claims.by_queue.iter().filter(|(_, at)| **at >= before);
+        new.map(|(queue, at)| (queue.clone(), *at)).collect()
     }
 
     pub(crate) fn half_open_announced(&self, queue: &QueueName) -> u64 {

@@ -21,7 +21,7 @@ use super::context::CallContext;
 use super::facts::Rounds;
 use super::queues::all_queues;
 use super::records::read_if;
-use super::removal::{LetterFacts, remove_letters};
+use super::removal::{IdsAfter, LetterFacts, remove_letters};
 use super::select::DeadEntry;
 use super::state_changes::{Changes, Total};
 use crate::domain::{QueueName, Timestamp};
@@ -33,20 +33,20 @@ use std::time::Duration;
 
 /// A move that was begun so long ago is completed by the sweep.
 const COMPLETED_AFTER: Duration = Duration::from_secs(10);
-/// Jobs of one batch: each may have 52 records of its history.
+/// Jobs of one batch: each may have 102 records of its history.
 pub(super) const JOBS_MAX: usize = 50;
 
 /// Begins the moves of these.
 pub(super) fn begin(
-    cx: &mut CallContext<'_>, source: &QueueName, letters: &[DeadEntry], to: &QueueName, keep_attempts: bool,
-    now: Timestamp, changes: &mut Changes,
+    cx: &mut CallContext<'_>, source: &QueueName, letters: &[DeadEntry],
+    (to, keep_attempts, reason): (&QueueName, bool, &str), now: Timestamp, changes: &mut Changes,
 ) {
     let due = now.after(COMPLETED_AFTER);
     for letter in letters {
         changes.fence(Fence::At(letter.index, letter.entry()));
         changes.fence(Fence::Absent(Table::Move, RecordKey::Number(letter.number)));
         let step = Step::Begun { keep_attempts, index: letter.index, death: letter.death };
-        MoveRecord { other: to.clone(), due, step }.put(letter.number, None, changes);
+        MoveRecord { other: to.clone(), due, step, reason: reason.to_owned() }.put(letter.number, None, changes);
     }
     if !letters.is_empty() {
         cx.due(source, due);
@@ -88,13 +88,13 @@ pub(super) async fn leave<S: Reads>(
     let mut facts = LetterFacts::read(store, source, &letters).await?;
     for (facts, (before, bytes)) in facts.iter_mut().zip(leaving) {
         facts.moving = Some(bytes);
-        let gone = MoveRecord { due, step: Step::Left, ..before.clone() };
+        let gone = MoveRecord { due, step: Step::Left, reason: String::new(), other: before.other.clone() };
         gone.put(facts.letter.number, Some(&before), changes);
         changes.add(Total::Requeued, 1);
         changes.add(Total::MovedOut, 1);
     }
     let letters: Vec<_> = facts.iter().collect();
-    remove_letters(store, source, &letters, changes).await?;
+    remove_letters(store, source, &letters, IdsAfter::Free, changes).await?;
     Ok(left)
 }
 

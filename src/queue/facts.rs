@@ -226,12 +226,18 @@ impl JobFacts {
     pub(crate) fn of(number: u64, job: Option<&Bytes>, history: Option<&Bytes>) -> Result<Self> {
         let (spec, sameness) = records::job_with_sameness(number, job)?;
         let bits = |record: Option<&Bytes>| record.map_or(0, |it| records::traits(it));
-        let history_bit = if history.is_some() { flag::HISTORY } else { 0 };
+        let past = read_if(history, records::read_history)?;
+        let history_bits = match (history, &past) {
+            (None, _) => 0,
+            (Some(_), Some(_)) => flag::HISTORY,
+            // Of a damaged one it is not known whether there are events.
+            (Some(_), None) => flag::HISTORY | flag::LOOK,
+        };
         Ok(Self {
             number,
             spec,
-            traits: bits(job) | bits(history) | history_bit,
-            history: read_if(history, records::read_history)?,
+            traits: bits(job) | bits(history) | history_bits,
+            history: past,
             has_history: history.is_some(),
             exists: job.is_some(),
             sameness,
@@ -320,7 +326,9 @@ impl LeaseFacts {
     pub(crate) fn progress(&self) -> Progress {
         let mut progress = self.job.progress();
         progress.deliveries = self.lease.lease.delivery;
-        progress.cancel_requested |= self.lease.tail.cancel_requested;
+        // What the lease says becomes an event as it ends.
+        progress.events += u32::from(self.lease.tail.cancel_requested.is_some());
+        progress.cancel_requested |= self.lease.tail.cancel_requested.is_some();
         progress
     }
 

@@ -40,6 +40,15 @@ pub(crate) async fn find_job<S: Reads>(
     for queue in queues {
         all.extend(named(id, &queue, &mut ask(store, &queue, &reads).await?)?);
     }
+    // An own id may outlive its job, and where that was no job is meant.
+    if all.len() > 1 {
+        let mut there = Vec::with_capacity(all.len());
+        for named in all {
+            let job = ask(store, &named.queue, &[numbered(Table::Job, named.number)]).await?.record();
+            there.extend(job.map(|_| named));
+        }
+        all = there;
+    }
     Ok(all)
 }
 
@@ -89,10 +98,17 @@ pub(crate) fn has_id(job: &Bytes, id: &JobId) -> Result<bool> {
 pub(crate) async fn find_one<S: Reads>(
     store: &mut S, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<(Named, Located)> {
-    let named = find_job(store, id, queue).await?;
-    let named = only(id, queue, named, |named| &named.queue)?;
-    let located = locate(store, &named.queue, named.number).await?;
-    Ok(located.map(|located| (named, located)).ok_or_else(|| not_found(id, queue))?)
+    let mut before = None;
+    loop {
+        let named = find_job(store, id, queue).await?;
+        let named = only(id, queue, named, |named| &named.queue)?;
+        match locate(store, &named.queue, named.number).await? {
+            Some(located) => return Ok((named, located)),
+            // A job that was replaced meanwhile has another number.
+            None if before.replace(named.number) == Some(named.number) => return Err(not_found(id, queue).into()),
+            None => {}
+        }
+    }
 }
 
 /// The one of them, where a call means one job.

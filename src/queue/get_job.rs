@@ -8,7 +8,9 @@ use super::records::{self, DeadRecord};
 use super::refusal;
 use super::select::read_dead;
 use super::state_changes::{FIRST_FAILURE, LAST_FAILURE, attempt_part, kept_attempts};
-use crate::domain::{Attempt, Body, Breaker, Delivery, Failure, JobId, Pause, QueueName, Spec, State, Timestamp};
+use crate::domain::{
+    Attempt, Body, Breaker, Delivery, Failure, JobEvent, JobId, Pause, QueueName, Spec, State, Timestamp,
+};
 use crate::queue::{Ahead, Death, JobView};
 use crate::store::Result;
 use crate::store::storage::{Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table};
@@ -20,7 +22,7 @@ pub(crate) const AHEAD_MAX: usize = 10_000;
 /// Views that are completed by one read, and bytes of their bodies.
 const GROUP_JOBS: usize = 25;
 const GROUP_BYTES: usize = 1 << 20;
-/// Parts that attempts stand in.
+/// Parts that attempts stand in, and events.
 const ATTEMPT_PARTS: Range<u8> = 1..51;
 
 /// How much of a job a view shows.
@@ -28,7 +30,7 @@ const ATTEMPT_PARTS: Range<u8> = 1..51;
 pub(crate) enum Detail {
     /// No more than a line of a list needs.
     Brief,
-    /// And attempts and checkpoint.
+    /// And attempts, events and checkpoint.
     Attempts,
     /// And body, headers and result.
     Whole,
@@ -38,14 +40,21 @@ pub(crate) enum Detail {
 pub(crate) async fn job<S: Reads>(
     store: &mut S, id: &JobId, queue: Option<&QueueName>,
 ) -> refusal::Result<Vec<JobView>> {
-    let named = find::find_job(store, id, queue).await?;
-    // A caller that finds several has to ask again, and needs no bodies for that.
-    let detail = if named.len() == 1 { Detail::Whole } else { Detail::Attempts };
-    let mut found = Vec::with_capacity(named.len());
-    for Named { queue, number, .. } in named {
-        found.extend(view(store, &queue, number, detail).await?);
+    let mut before = Vec::new();
+    loop {
+        let named = find::find_job(store, id, queue).await?;
+        // A caller that finds several has to ask again, and needs no bodies for that.
+        let detail = if named.len() == 1 { Detail::Whole } else { Detail::Attempts };
+        let mut found = Vec::with_capacity(named.len());
+        for Named { queue, number, .. } in &named {
+            found.extend(view(store, queue, *number, detail).await?);
+        }
+        // Where none is there, another job may have got its id meanwhile.
+        if !found.is_empty() || named == before {
+            return Ok(found);
+        }
+        before = named;
     }
-    Ok(found)
 }
 
 /// The job of the queue that last had this key, where it is still there.
@@ -105,8 +114,10 @@ pub(crate) struct Head {
     job: Option<Bytes>,
     /// It has a record in `History`, which may be damaged.
     has_history: bool,
-    /// Attempts that were recorded, where its history can be read.
-    recorded: Option<u32>,
+    /// Attempts and events that were recorded, where its history can be read.
+    recorded: Option<[u32; 2]>,
+    /// What its lease says of a cancellation.
+    cancel_requested: Option<JobEvent>,
     has_failed: bool,
     /// Without body and headers.
     view: JobView,
@@ -198,9 +209,9 @@ impl Seen<'_> {
         }
         let at = facts.history.as_ref().map_or(facts.spec.run_at, |history| history.at);
         let death = dead.map(|dead| self.death(&dead, at)).transpose()?;
-        let (recorded, has_history) = (facts.past().map(|past| past.recorded), facts.has_history);
+        let (recorded, has_history) = (facts.past().map(|past| [past.recorded, past.events]), facts.has_history);
         let has_failed = has_history && facts.past().is_none_or(|past| past.first_failed_at.is_some());
-        let (mut delivery, mut old_place) = (None, None);
+        let (mut delivery, mut old_place, mut cancel_requested) = (None, None, None);
         let (progress, spec) = match leased {
             Ok(lease) => {
                 let mut progress = lease.progress();
@@ -211,6 +222,7 @@ impl Seen<'_> {
                 let token = find::with_own_id(running.lease.clone(), &lease.job.spec.id);
                 delivery = Some(Delivery { lease: token, ..running });
                 old_place = Some(lease.lease.position.ready_at);
+                cancel_requested.clone_from(&lease.lease.tail.cancel_requested);
                 (progress, lease.job.spec)
             }
             Err(job) => (job.progress(), job.spec),
@@ -227,6 +239,7 @@ impl Seen<'_> {
                 .then_some(Timestamp::from_millis(self.entry.score)),
             result: Bytes::new(),
             attempts: Vec::new(),
+            events: Vec::new(),
             last_failure: None,
             ahead: None,
             pause: self.pause.clone(),
@@ -234,7 +247,7 @@ impl Seen<'_> {
             progress,
             spec: Spec { headers: Vec::new(), ..spec },
         };
-        Ok((Some(Head { number, job, has_history, recorded, has_failed, view }), mark))
+        Ok((Some(Head { number, job, has_history, recorded, cancel_requested, has_failed, view }), mark))
     }
 
     /// While it waits.
@@ -277,11 +290,12 @@ impl Head {
         self.job.as_ref().is_some_and(|job| records::is_apart(job))
     }
 
-    fn parts(&self) -> Vec<u8> {
+    /// Where its attempts and events stand.
+    fn parts(&self) -> [Vec<u8>; 2] {
         match self.recorded {
-            Some(recorded) => kept_attempts(recorded).map(attempt_part).collect(),
-            None if self.has_history => ATTEMPT_PARTS.collect(),
-            None => Vec::new(),
+            Some(recorded) => recorded.map(|recorded| kept_attempts(recorded).map(attempt_part).collect()),
+            None if self.has_history => [ATTEMPT_PARTS.collect(), ATTEMPT_PARTS.collect()],
+            None => [Vec::new(), Vec::new()],
         }
     }
 
@@ -291,7 +305,9 @@ impl Head {
             reads.extend([FIRST_FAILURE, LAST_FAILURE].map(|it| part(Table::Failure, it)));
         }
         if detail >= Detail::Attempts {
-            reads.extend(self.parts().into_iter().map(|it| part(Table::Attempt, it)));
+            let [attempts, events] = self.parts();
+            reads.extend(attempts.into_iter().map(|it| part(Table::Attempt, it)));
+            reads.extend(events.into_iter().map(|it| part(Table::Event, it)));
         }
         if detail == Detail::Whole && self.is_apart() {
             reads.extend([Table::Body, Table::Job].map(|table| numbered(table, self.number)));
@@ -310,8 +326,14 @@ impl Head {
             failures.extend(found.parse(records::read_failure)?);
         }
         if detail >= Detail::Attempts {
-            let kept: Vec<_> = self.parts().into_iter().filter_map(|_| found.record()).collect();
+            let [kept, events] = self.parts().map(|parts| parts.len());
+            let kept: Vec<_> = (0..kept).filter_map(|_| found.record()).collect();
             view.attempts = attempts(&kept, failures.first(), failures.last())?;
+            for _ in 0..events {
+                // A damaged one is left out.
+                view.events.extend(found.parse(records::read_event)?);
+            }
+            view.events.extend(self.cancel_requested.clone());
         } else {
             view.progress.checkpoint.clear();
         }

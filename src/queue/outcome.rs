@@ -234,6 +234,7 @@ fn write_one(
     let removed = decision.next == Next::Cancelled && dead_letters.settings.completed_retention.is_none();
     if !removed {
         changes.record_attempt(job, progress.recorded, attempt);
+        changes.record_cancel_request(facts);
     }
     let mut history = facts.next_history(progress.clone());
     if let Some(failure) = &attempt.failure {

@@ -8,7 +8,7 @@ use crate::domain::{JobId, QueueName, Timestamp};
 use crate::queue::{QueueView, Stats, Totals};
 use crate::store::Result;
 use crate::store::storage::{
-    Counter, CounterGroup, Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table,
+    Counter, CounterGroup, Entry, Index, Mark, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table,
 };
 
 /// The largest time that stands in a position.
@@ -29,6 +29,7 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
     let default_rank = records::rank(0);
     let more = [
         Read::Counters(CounterGroup::Totals),
+        Read::Mark(Mark::LastClaim),
         Read::Record(Table::Queue, RecordKey::Only),
         Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP)),
         first_ready(None),
@@ -38,6 +39,7 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
     let Some(mut found) = ask_if_there(store, &name, &reads).await? else { return Ok(None) };
     let depths = depths(&mut found);
     let totals = totals(found.counters());
+    let last_claim_at = found.score().map(Timestamp::from_millis);
     let queue = found.parse(records::read_queue)?.unwrap_or_default();
     let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
     let (mut first, beyond_default) = (position(&mut found), position(&mut found));
@@ -51,7 +53,7 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
             position(&mut ask(store, &name, &[first_ready(Some(rank))]).await?)
         };
     }
-    Ok(Some(QueueView { name, depths, totals, oldest_ready_at: oldest, pause: queue.pause, breaker }))
+    Ok(Some(QueueView { name, depths, totals, oldest_ready_at: oldest, last_claim_at, pause: queue.pause, breaker }))
 }
 
 /// The first of `Ready` whose rank is beyond this one.

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod dead;
+mod event;
 mod history;
 mod job;
 mod lease;
@@ -13,6 +14,7 @@ mod queue_state;
 
 pub(crate) use attempt::*;
 pub(crate) use dead::*;
+pub(crate) use event::*;
 pub(crate) use history::*;
 pub(crate) use job::*;
 pub(crate) use lease::*;

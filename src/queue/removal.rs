@@ -1,11 +1,11 @@
-//! A job that is not leased is removed, with all that belongs to it: its id and its key are given free, if they are its own.
+//! A job that is not leased is removed, with all that belongs to it; its key is given free, if it is its own.
 
 use super::answers::{ask, numbered, scan};
 use super::facts::{JobFacts, record_fence};
 use super::records::{self, DeadRecord};
 use super::select::{DeadEntry, read_dead};
 use super::state_changes::{Changes, FoundKey};
-use crate::domain::{DeadReason, QueueName};
+use crate::domain::{DeadReason, QueueName, Timestamp};
 use crate::store::Result;
 use crate::store::storage::{Entry, Fence, Index, Member, Read, Reads, RecordKey, Table, flag};
 use bytes::Bytes;
@@ -68,9 +68,18 @@ impl LetterFacts {
     }
 }
 
+/// What becomes of the own ids of jobs that are removed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum IdsAfter {
+    /// The jobs have ended now.
+    Held(Timestamp),
+    /// The jobs go on in another queue.
+    Free,
+}
+
 /// DEAD → gone. One that is on its way to another queue is that move's: the record of `Move` has to be as it was read.
 pub(crate) async fn remove_letters<S: Reads>(
-    store: &mut S, queue: &QueueName, letters: &[&LetterFacts], changes: &mut Changes,
+    store: &mut S, queue: &QueueName, letters: &[&LetterFacts], ids: IdsAfter, changes: &mut Changes,
 ) -> Result<()> {
     let mut jobs = Vec::with_capacity(letters.len());
     for facts in letters {
@@ -80,7 +89,7 @@ pub(crate) async fn remove_letters<S: Reads>(
         let job = Removal::new(&facts.job, facts.job_record.as_ref(), true);
         jobs.push(Removal { damaged: job.damaged || facts.is_corrupt(), ..job });
     }
-    remove_jobs(store, queue, jobs, changes).await
+    remove_jobs(store, queue, jobs, ids, changes).await
 }
 
 /// A job that is to be removed, and what leads to it.
@@ -119,7 +128,7 @@ impl Removal {
 
 /// All of these jobs goes. Their places are given up by the caller, and fenced by it.
 pub(crate) async fn remove_jobs<S: Reads>(
-    store: &mut S, queue: &QueueName, mut jobs: Vec<Removal>, changes: &mut Changes,
+    store: &mut S, queue: &QueueName, mut jobs: Vec<Removal>, ids: IdsAfter, changes: &mut Changes,
 ) -> Result<()> {
     let mut reads = Vec::new();
     for job in &jobs {
@@ -138,7 +147,7 @@ pub(crate) async fn remove_jobs<S: Reads>(
         let number = job.number;
         if job.damaged {
             // Every id and key of the queue is looked at.
-            job.traits |= flag::BODY;
+            job.traits |= flag::BODY | flag::LOOK;
             job.ids = owned(store, queue, Table::Id, number).await?.into_iter().map(|(id, _)| id).collect();
             if job.has_key {
                 job.keys = owned(store, queue, Table::Key, number).await?;
@@ -149,8 +158,13 @@ pub(crate) async fn remove_jobs<S: Reads>(
             }
         }
         for name in job.ids {
-            changes.fence(Fence::Begins(Table::Id, name.clone(), records::owner(number)));
-            changes.delete(Table::Id, name);
+            match ids {
+                IdsAfter::Held(now) => changes.hold_id(name, number, now),
+                IdsAfter::Free => {
+                    changes.fence(Fence::Begins(Table::Id, name.clone(), records::owner(number)));
+                    changes.delete(Table::Id, name);
+                }
+            }
         }
         for (name, record) in job.keys {
             if let (RecordKey::Text(key), Some(found)) = (&name, FoundKey::read(record)?) {

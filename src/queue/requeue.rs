@@ -9,15 +9,15 @@ use super::refusal::Result;
 use super::removal::LetterFacts;
 use super::requests::BulkProgress;
 use super::state_changes::{Changes, FoundKey, Total};
-use crate::domain::{QueueName, Spec, Timestamp};
+use crate::domain::{JobEvent, JobEventKind, QueueName, Spec, Timestamp};
 use crate::queue::{Purge, Purged, Requeue, Requeued};
 use crate::store::storage::{Fence, RecordKey, Storage, Table};
 
 pub(crate) async fn requeue<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, requeue: Requeue) -> Result<Requeued> {
-    let keep_attempts = requeue.keep_attempts;
+    let (keep_attempts, reason) = (requeue.keep_attempts, requeue.reason.as_str());
     let action = match &requeue.target {
-        Some(to) if *to != requeue.part.queue => Action::Move { to, keep_attempts },
-        _ => Action::Requeue { keep_attempts },
+        Some(to) if *to != requeue.part.queue => Action::Move { to, keep_attempts, reason },
+        _ => Action::Requeue { keep_attempts, reason },
     };
     let bulk = Bulk {
         call: "requeue",
@@ -48,6 +48,8 @@ pub(crate) async fn purge<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, p
 pub(super) struct ToReady<'a> {
     pub(super) queue: &'a QueueName,
     pub(super) keep_attempts: bool,
+    /// The caller's.
+    pub(super) reason: &'a str,
     pub(super) now: Timestamp,
 }
 
@@ -62,13 +64,15 @@ impl ToReady<'_> {
         changes.fence(Fence::Absent(Table::Move, name.clone()));
         changes.fence(record_fence(Table::History, name, history_record.as_ref()));
         changes.leave_dead(letter, dead.as_ref());
-        self.enter(job, spec, key, cx, changes);
+        let died = dead.as_ref().map(|dead| format!("it died at {}: {}", dead.died_at, dead.reason.as_str()));
+        self.enter(job, spec, key, (JobEventKind::Requeued, died.unwrap_or_default()), cx, changes);
         changes.add(Total::Requeued, 1);
     }
 
-    /// The job is ready, and has its key.
+    /// The job is ready, and has its key. `why`: the kind and detail of the event that this is.
     pub(super) fn enter(
-        &self, job: &JobFacts, spec: &Spec, key: Option<&FoundKey>, cx: &mut CallContext<'_>, changes: &mut Changes,
+        &self, job: &JobFacts, spec: &Spec, key: Option<&FoundKey>, why: (JobEventKind, String),
+        cx: &mut CallContext<'_>, changes: &mut Changes,
     ) {
         if let Some(name) = &spec.key {
             let sameness = job.sameness.unwrap_or_else(|| spec.sameness());
@@ -79,6 +83,7 @@ impl ToReady<'_> {
         }
         let mut progress = job.progress();
         progress.requeue(self.now, spec.expires_at, self.keep_attempts);
+        changes.record_event(job.number, &mut progress, &JobEvent::new(self.now, why.0, self.reason, why.1));
         let history = job.next_history(progress);
         changes.enter_waiting(job, history, self.now, Whereabouts::Scheduled, self.now, cx, self.queue);
     }

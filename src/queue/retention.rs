@@ -4,7 +4,7 @@ use super::answers::{ask, first_of, numbered};
 use super::bulk;
 use super::context::CallContext;
 use super::facts::{JobFacts, Rounds};
-use super::removal::{LetterFacts, Removal, remove_jobs, remove_letters};
+use super::removal::{IdsAfter, LetterFacts, Removal, remove_jobs, remove_letters};
 use super::select::{self, DeadEntry, read_dead};
 use super::state_changes::{Changes, Total};
 use crate::domain::{DeadPart, QueueName, QueueSettings, Timestamp};
@@ -85,7 +85,7 @@ async fn remove_dead<S: Storage>(
     if gone.len() < some {
         next = Some(next.unwrap_or(Timestamp::MAX).min(now.after(REMOVALS_APART)));
     }
-    remove_letters(store, queue, &gone, &mut changes).await?;
+    remove_letters(store, queue, &gone, IdsAfter::Held(now), &mut changes).await?;
     changes.add(Total::RetentionExpired, gone.len() as u64);
     Ok((gone.len(), changes, next))
 }
@@ -119,6 +119,6 @@ async fn remove_over<S: Storage>(
         let facts = JobFacts::of(number, job.as_ref(), history.as_ref())?;
         jobs.push(Removal::new(&facts, job.as_ref(), false));
     }
-    remove_jobs(store, queue, jobs, &mut changes).await?;
+    remove_jobs(store, queue, jobs, IdsAfter::Held(now), &mut changes).await?;
     Ok((some, changes, next))
 }

@@ -11,7 +11,7 @@ use super::context::{CallContext, after_some, epoch, inconsistent};
 use super::facts::{DeliveryFacts, LeaseFacts, QueueFacts};
 use super::outcome::{self, End};
 use super::refusal::Refusal;
-use super::state_changes::{Changes, Total};
+use super::state_changes::{Changes, ID_HELD, Total};
 use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Timestamp};
 use crate::queue::{Ack, Acked, Nack, Settled, Settlements};
 use crate::store::Result;
@@ -137,8 +137,12 @@ async fn ack_batch<S: Storage>(
                     cx.available(queue, &after, done.ready, now);
                     cx.memory.remember(queue, Arc::new(after));
                 }
-                if let Some(retention) = settings.completed_retention {
-                    cx.due(queue, now.after(retention));
+                match settings.completed_retention {
+                    Some(retention) => cx.due(queue, now.after(retention)),
+                    None if acks.iter().any(|(_, ack)| ack.lease.flags & flag::OWN_ID != 0) => {
+                        cx.due(queue, now.after(ID_HELD));
+                    }
+                    None => {}
                 }
                 cx.lease_ended();
                 return Ok(());
@@ -204,7 +208,7 @@ impl AckPlan<'_> {
         self.changes.end_lease(&ack.lease);
         let Some(LeaseFacts { job, .. }) = facts else {
             if let Some(id) = ack.lease.own_id.as_deref() {
-                self.changes.free_id(id, number);
+                self.changes.hold_id(RecordKey::Text(id.into()), number, self.now);
                 self.owners.push(Owner::Lease(number));
             }
             return self.changes.remove_job(number, flags);
@@ -214,7 +218,7 @@ impl AckPlan<'_> {
         }
         self.changes.unwatch_deadline(job);
         if flags & flag::OWN_ID != 0 && !self.foreign_ids.contains(&number) {
-            self.changes.free_id(&job.spec.id.to_string(), number);
+            self.changes.hold_id(RecordKey::Text(job.spec.id.to_string().into()), number, self.now);
             self.owners.push(Owner::Id(number));
         }
         self.changes.remove_job(number, flags | job.traits);

@@ -10,6 +10,9 @@ const DETAILS_GROWTH: usize = 6;
 /// What a view adds to a reply beside its texts.
 const VIEW_OVERHEAD_BYTES: usize = 512;
 
+/// And each of its events.
+const EVENT_OVERHEAD_BYTES: usize = 32;
+
 /// At least what a delivered job takes, but for what it has been through.
 pub(crate) fn of_job(spec: &Spec) -> usize {
     let headers: usize = spec.headers.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
@@ -40,8 +43,14 @@ pub(crate) fn of_view(view: &JobView) -> usize {
                 + attempt.failure.as_ref().map_or(0, failure)
         })
         .sum();
+    let events: usize = view
+        .events
+        .iter()
+        .map(|event| EVENT_OVERHEAD_BYTES + event.by.len() + event.reason.len() + event.detail.len())
+        .sum();
     view.spec.body.bytes().len()
         + headers
+        + events
         + view.progress.checkpoint.len()
         + view.result.len()
         + view.last_failure.as_ref().map_or(0, failure)

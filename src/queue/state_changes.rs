@@ -15,15 +15,17 @@ use super::context::CallContext;
 use super::events::{DeadLetterEvent, Event, EventKind};
 use super::facts::{JobFacts, LeaseFacts};
 use super::records::{self, DeadRecord, History, KeyRecord, Whereabouts};
+use super::requests::expiry;
 use super::select::DeadEntry;
 pub(crate) use super::views::Total;
-use crate::domain::{Attempt, DeadReason, Failure, JobId, QueueName, Timestamp};
+use crate::domain::{Attempt, DeadReason, Failure, JobEvent, JobId, Progress, QueueName, Timestamp};
 use crate::queue::Totals;
 use crate::store::Result;
 use crate::store::storage::{
-    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, RecordKey, Table, Write, flag,
+    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, Read, RecordKey, Table, Write, flag,
 };
 use bytes::Bytes;
+use std::time::Duration;
 
 /// The parts of the history that are kept.
 const FIRST_ATTEMPTS: u32 = 10;
@@ -33,21 +35,28 @@ const ERROR_TYPES_MAX: usize = 1_000;
 const OTHER_ERROR_TYPES: &str = "(other)";
 /// Keys of finished jobs that a queue remembers; the sweep removes the oldest beyond it.
 pub(crate) const FINISHED_KEYS_MAX: u64 = 1_000_000;
+/// A caller's own id is held for so long after its job has ended.
+pub(crate) const ID_HELD: Duration = Duration::from_secs(600);
 
 /// [`Table::Failure`]: the parts.
 pub(crate) const FIRST_FAILURE: u8 = 0;
 pub(crate) const LAST_FAILURE: u8 = 1;
 
-/// Where the n-th attempt stands: the first ten stay, the last forty take turns.
+/// Where the n-th attempt or event stands: the first ten stay, the last forty take turns.
 pub(crate) fn attempt_part(n: u32) -> u8 {
     let part = if n <= FIRST_ATTEMPTS { n } else { FIRST_ATTEMPTS + 1 + (n - FIRST_ATTEMPTS - 1) % LAST_ATTEMPTS };
     part as u8
 }
 
-/// The attempts that are kept of so many, in order.
+/// The attempts or events that are kept of so many, in order.
 pub(crate) fn kept_attempts(recorded: u32) -> impl Iterator<Item = u32> {
     let last = recorded.saturating_sub(LAST_ATTEMPTS) + 1;
     (1..=recorded.min(FIRST_ATTEMPTS)).chain(last.max(FIRST_ATTEMPTS + 1)..=recorded)
+}
+
+/// Where those of so many events stand that stay when the next one is written.
+pub(crate) fn kept_before_next(events: u32) -> impl Iterator<Item = u8> {
+    kept_attempts(events + 1).filter(move |n| *n <= events).map(attempt_part)
 }
 
 /// A batch in the making: removals stand first, counters last.
@@ -203,6 +212,19 @@ impl Changes {
         }
     }
 
+    /// Writes what was done to a job; its history, with what is counted here, is the caller's.
+    pub(crate) fn record_event(&mut self, number: u64, progress: &mut Progress, event: &JobEvent) {
+        progress.events += 1;
+        self.put(Table::Event, RecordKey::Part(number, attempt_part(progress.events)), records::event(event));
+    }
+
+    /// The same where a worker was asked to end the job. [`LeaseFacts::progress`] has counted it.
+    pub(crate) fn record_cancel_request(&mut self, facts: &LeaseFacts) {
+        if let Some(event) = &facts.lease.tail.cancel_requested {
+            self.record_event(facts.job.number, &mut facts.job.progress(), event);
+        }
+    }
+
     // ---- dead letters ----
 
     /// DEAD, from any state; its place before has been given up. `failure`: of the delivery that ended with this.
@@ -274,24 +296,40 @@ impl Changes {
             self.delete(Table::History, key());
             self.removals.push(Write::DeleteParts(Table::Attempt, number));
             self.removals.push(Write::DeleteParts(Table::Failure, number));
+            if traits & flag::LOOK != 0 {
+                self.removals.push(Write::DeleteParts(Table::Event, number));
+            }
         }
     }
 
-    /// The caller's own id names it no longer.
-    pub(crate) fn free_id(&mut self, id: &str, number: u64) {
-        self.free_name(Table::Id, id, number);
+    /// The job of a caller's own id has ended. The id is held for a while, so that a repeated Enqueue does not add the job again.
+    pub(crate) fn hold_id(&mut self, id: RecordKey, number: u64, now: Timestamp) {
+        self.fence(Fence::Begins(Table::Id, id.clone(), records::owner(number)));
+        self.insert(Index::Expires, expiry(Table::Id, id, now.after(ID_HELD)));
     }
 
-    fn free_name(&mut self, table: Table, name: &str, number: u64) {
-        let key = RecordKey::Text(name.into());
-        self.fence(Fence::Begins(table, key.clone(), records::owner(number)));
-        self.delete(table, key);
+    /// A job has this own id from now on. `ended`: what stands there. `record`: none where the id holds the number of its job.
+    pub(crate) fn take_id(&mut self, id: RecordKey, ended: Option<&EndedId>, record: Option<Bytes>) {
+        match ended {
+            None => self.fence(Fence::Absent(Table::Id, id.clone())),
+            Some(EndedId { bytes, over }) => {
+                self.fence(Fence::Is(Table::Id, id.clone(), bytes.clone()));
+                self.write(Write::Remove(Index::Expires, expiry(Table::Id, id.clone(), *over)));
+            }
+        }
+        match record {
+            Some(record) => self.put(Table::Id, id, record),
+            None if ended.is_some() => self.write(Write::Delete(Table::Id, id)),
+            None => {}
+        }
     }
 
     /// The job has its key no longer. `found`: who has it now.
     pub(crate) fn free_key(&mut self, key: &str, found: Option<&KeyRecord>, number: u64) {
         if let Some(found) = found.filter(|found| found.number == number) {
-            self.free_name(Table::Key, key, number);
+            let name = RecordKey::Text(key.into());
+            self.fence(Fence::Begins(Table::Key, name.clone(), records::owner(number)));
+            self.delete(Table::Key, name);
             self.remove(Index::FinishedKey, found.entry(key));
         }
     }
@@ -333,7 +371,8 @@ impl Changes {
             return cx.due(queue, now.after(retention));
         }
         if job.traits & flag::OWN_ID != 0 {
-            self.free_id(&job.spec.id.to_string(), job.number);
+            self.hold_id(RecordKey::Text(job.spec.id.to_string().into()), job.number, now);
+            cx.due(queue, now.after(ID_HELD));
         }
         self.remove_job(job.number, job.traits);
     }
@@ -348,6 +387,7 @@ impl Changes {
             progress.checkpoint.clone_from(&facts.lease.tail.checkpoint);
         }
         self.record_attempt(job, progress.recorded, &attempt);
+        self.record_cancel_request(facts);
         let mut history = job.next_history(progress);
         (history.whereabouts, history.at) = (Whereabouts::Completed, now);
         history.nonce = facts.lease.lease.nonce;
@@ -369,6 +409,27 @@ pub(crate) fn counted_as(types: &mut Vec<Box<str>>, error_type: &str) -> String 
         types.push(error_type.into());
     }
     error_type.to_owned()
+}
+
+/// The own id of a job that has ended, and that was held for long enough.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedId {
+    bytes: Bytes,
+    /// When its time was over.
+    over: Timestamp,
+}
+
+impl EndedId {
+    /// Read beside the record of an id: until when it is held, if its job has ended.
+    pub(crate) fn end(id: &JobId) -> Read {
+        Read::Score(Index::Expires, Member::Record(Table::Id, RecordKey::Text(id.to_string().into())))
+    }
+
+    /// None: the id is still held.
+    pub(crate) fn of(record: &Bytes, end: Option<u64>, now: Timestamp) -> Option<Self> {
+        let over = end.map(Timestamp::from_millis).filter(|over| *over <= now)?;
+        Some(Self { bytes: record.clone(), over })
+    }
 }
 
 /// A record of `Key` as it was read.

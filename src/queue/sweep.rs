@@ -15,7 +15,9 @@ use crate::domain::{
 };
 use crate::queue::{ExpiredLease, Sweep, Swept};
 use crate::store::Result;
-use crate::store::storage::{Applied, Batch, Entry, Fence, Index, Len, Publish, Read, Reads, Storage, Table, Write};
+use crate::store::storage::{
+    Applied, Batch, Entry, Fence, Index, Len, Member, Publish, Read, Reads, Storage, Table, Write,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,7 +89,12 @@ impl Next {
         self.at(due.facts.paused_until());
         self.at(next_gate(&due.facts, settings, cx, queue, now));
         let tidied = now.after(TIDY_EVERY);
-        self.at(first(&due.expires).map(|at| at.max(tidied)));
+        // Ids may end as fast as jobs do: a full page of them is not the last.
+        let more = due.expires.len() == RECORDS_MAX
+            && due.expires.last().is_some_and(|entry| {
+                entry.score <= now.millis() && matches!(entry.member, Member::Record(Table::Id, _))
+            });
+        self.at(first(&due.expires).map(|at| if more { now } else { at.max(tidied) }));
         self.at(first(&due.finished_keys).map(|at| at.max(tidied)));
         if let Some(at) = due.job_due {
             cx.job_due(queue, at);

@@ -71,6 +71,9 @@ pub(crate) async fn return_job<S: Storage>(
         let name = facts.job.spec.key.as_deref().map(|key| by_name(Table::Key, key));
         let key = ask(store, queue, name.as_slice()).await?.parse(records::read_key)?;
         let history = facts.next_history(progress);
+        if cx.queue(queue).completed_retention.is_some() {
+            changes.record_cancel_request(facts);
+        }
         changes.cancel(&facts.job, history, key.as_ref(), queue, now, cx);
     } else {
         let history = facts.next_history(progress);

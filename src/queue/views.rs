@@ -1,8 +1,8 @@
 //! What reads answer: jobs, dead letters and queues as they are, with nothing decided.
 
 use crate::domain::{
-    Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobId, Pause, Progress, QueueName, Spec, State,
-    Timestamp,
+    Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobEvent, JobId, Pause, Progress, QueueName, Spec,
+    State, Timestamp,
 };
 use bytes::Bytes;
 
@@ -27,6 +27,8 @@ pub struct JobView {
     pub result: Bytes,
     /// The first 10 and the last 40, whole where the failure is the first or the last.
     pub attempts: Vec<Attempt>,
+    /// The first 10 and the last 40.
+    pub events: Vec<JobEvent>,
     pub last_failure: Option<Failure>,
     /// READY jobs that go first, counted up to a bound.
     pub ahead: Option<Ahead>,
@@ -133,6 +135,8 @@ pub struct QueueView {
     pub depths: Depths,
     pub totals: Totals,
     pub oldest_ready_at: Option<Timestamp>,
+    /// When a worker last asked for it.
+    pub last_claim_at: Option<Timestamp>,
     /// May be over.
     pub pause: Option<Pause>,
     /// Of its work.
@@ -144,7 +148,7 @@ impl QueueView {
     pub fn empty(name: QueueName) -> Self {
         let (depths, totals) = (Depths::default(), Totals::default());
         let breaker = Breaker::default();
-        Self { name, depths, totals, oldest_ready_at: None, pause: None, breaker }
+        Self { name, depths, totals, oldest_ready_at: None, last_claim_at: None, pause: None, breaker }
     }
 }
 

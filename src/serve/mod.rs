@@ -68,7 +68,7 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     // Before the store: a second server by mistake ends here and touches nothing.
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
     let waiters = Arc::new(Waiters::default());
-    let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog));
+    let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog::default()));
     let new_queues_per_minute = config.bounds.new_queues_per_minute;
     let setup = Setup { settings: config.settings.clone(), subscribers, new_queues_per_minute, ..Setup::default() };
     match config.redis.clone() {
@@ -101,6 +101,7 @@ async fn serve<H: Host>(
 
     let sweeper = tokio::spawn(service.clone().run_sweeper());
     let reminder = tokio::spawn(service.clone().run_reminder());
+    let claims = tokio::spawn(service.clone().run_claim_watch());
     let (stopping, mut stopped) = watch::channel(false);
     let stop = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -123,6 +124,7 @@ async fn serve<H: Host>(
     let ended = stop::when_told(server, sweeper, signal, begin, timeout).await;
     reloads.abort();
     reminder.abort();
+    claims.abort();
     service.queues().close().await;
     tracing::info!("stopped");
     ended

@@ -8,6 +8,7 @@ mod operator;
 mod reminder;
 mod round_robin;
 mod sweeper;
+mod unclaimed;
 mod waiters;
 mod work;
 
@@ -17,6 +18,7 @@ pub use log::EventLog;
 pub use message_budget::{ConnectionBudget, Held, MessageBudget};
 pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
+pub use unclaimed::{Unclaimed, UnclaimedQueues};
 pub use waiters::{Waiter, Waiters};
 pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply};
 

@@ -7,7 +7,7 @@ use crate::queue::{Error, Host};
 
 impl<H: Host> Service<H> {
     pub async fn cancel_job(&self, id: JobId, queue: Option<QueueName>, reason: &str) -> Result<Cancelled, Error> {
-        let cancelled = self.queues.cancel(id.clone(), queue).await?;
+        let cancelled = self.queues.cancel(id.clone(), queue, reason.to_owned()).await?;
         tracing::info!(job_id = %id, reason, outcome = ?cancelled, "job cancelled");
         Ok(cancelled)
     }

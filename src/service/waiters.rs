@@ -147,6 +147,11 @@ impl Waiters {
         Waiter { number, notify, waiters: self.clone() }
     }
 
+    /// Those that claims wait for.
+    pub(super) fn queues(&self) -> Vec<QueueName> {
+        self.registry().by_queue.keys().cloned().collect()
+    }
+
     /// Sleeps until something earlier is due than was known; the sweeper's.
     pub(super) async fn due_changed(&self) {
         self.due_changed.notified().await;

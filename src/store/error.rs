@@ -10,6 +10,9 @@ pub enum StoreError {
     Unavailable(String),
     #[error("the disk is nearly full: {0}")]
     DiskLow(String),
+    /// Also of what was kept for settling nothing is left.
+    #[error("the disk is full: {0}")]
+    DiskFull(String),
     #[error("the memory of the store is full: {0}")]
     MemoryLow(String),
     #[error("too much is waiting to be written: {0}")]

@@ -199,6 +199,7 @@ pub enum Write {
         record: Bytes,
     },
     Add(Counter, i64),
+    /// Alone it does not make the queue one that is used.
     Raise(Mark, Timestamp),
     /// Up to so many due entries of each of `Retrying` and `Scheduled` become `Ready`.
     Promote(usize),

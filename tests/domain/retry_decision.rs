@@ -53,6 +53,25 @@ fn a_service_that_is_down_is_waited_for_where_nothing_sets_max_retries() {
     assert_eq!(decided(0, failed("Timeout"), &off).attempt.retries_left, 3);
 }
 
+#[test]
+fn the_policy_that_decided_the_last_failure_says_how_many_retries_there_are() {
+    let unset = QueueSettings::default();
+    let after = |progress: Progress, outcome| Ended::after(progress).decide(outcome, &unset);
+    let patient = after(progress(0), failed("Timeout")).progress;
+    assert_eq!(patient.max_retries, Some(20));
+    // A release and an interruption decide nothing about a failure.
+    let released = after(patient.clone(), RELEASED);
+    assert_eq!((released.progress.max_retries, released.attempt.retries_left), (Some(20), 19));
+    assert_eq!(after(patient.clone(), Outcome::Interrupted).progress.max_retries, Some(20));
+    assert_eq!(after(patient.clone(), failed("E")).progress.max_retries, Some(3), "another failure, another policy");
+    assert_eq!(after(patient.clone(), Outcome::Expired).progress.max_retries, Some(3));
+    let exhausted = after(Progress { tries: 3, ..patient.clone() }, failed("E"));
+    assert_eq!((exhausted.progress.max_retries, exhausted.attempt.retries_left), (Some(3), 0));
+    let permanent = Outcome::Failed { failure: Failure::new("E", ""), permanent: true, retry_after: None };
+    assert_eq!(after(patient, permanent).progress.max_retries, None, "no policy decided");
+    assert_eq!(after(progress(0), RELEASED).attempt.retries_left, 3);
+}
+
 fn with_rules(rules: impl IntoIterator<Item = (Matcher, Then)>) -> QueueSettings {
     let rules = rules.into_iter().map(|(matcher, then)| ErrorRule::at(0, matcher, then));
     QueueSettings { rules: rules.collect(), ..plain() }

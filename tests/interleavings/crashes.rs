@@ -33,8 +33,8 @@ fn a_verb_that_dies_after_any_step_leaves_a_store_in_order() {
 }
 
 /// Said again, these are not as if said once: a claim without a request id gets the next job, a move that was begun is completed
-/// by a sweep, and a sweep that is said again does what the first one left.
-const REPEATS_COUNT: [&str; 3] = ["claim", "requeue to another queue", "sweep"];
+/// by a sweep, a sweep that is said again does what the first one left, and a job that replaces itself says so in its events.
+const REPEATS_COUNT: [&str; 4] = ["claim", "requeue to another queue", "sweep", "replace waiting"];
 
 #[test]
 fn a_verb_that_dies_at_any_step_beside_any_other_leaves_a_store_in_order() {

@@ -191,7 +191,7 @@ pub(crate) const SETTLING: [Named; 8] = [
             after: Duration::ZERO,
         })
     }),
-    ("cancel leased", |_| Verb::Cancel(JobId::parse("leased"), None)),
+    ("cancel leased", |_| Verb::Cancel(JobId::parse("leased"), None, String::new())),
 ];
 
 fn purge_or_requeue_all() -> Which {
@@ -211,15 +211,16 @@ pub(crate) const OTHERS: [Named; 15] = [
         enqueue(vec![NewJob { on_conflict, body, ..job("waits") }])
     }),
     ("claim", |_| claim_of("", "")),
-    ("cancel waiting", |_| Verb::Cancel(JobId::parse("waits"), None)),
-    ("cancel scheduled", |_| Verb::Cancel(JobId::parse("later"), None)),
-    ("run now", |_| Verb::RunNow(JobId::parse("later"), None)),
+    ("cancel waiting", |_| Verb::Cancel(JobId::parse("waits"), None, String::new())),
+    ("cancel scheduled", |_| Verb::Cancel(JobId::parse("later"), None, String::new())),
+    ("run now", |_| Verb::RunNow(JobId::parse("later"), None, String::new())),
     ("requeue", |_| {
         Verb::Requeue(Requeue {
             part: DeadPart::parse("q").unwrap(),
             which: purge_or_requeue_all(),
             target: None,
             keep_attempts: false,
+            reason: String::new(),
             dry_run: false,
             request: None,
         })
@@ -230,6 +231,7 @@ pub(crate) const OTHERS: [Named; 15] = [
             which: purge_or_requeue_all(),
             target: QueueName::parse("other"),
             keep_attempts: false,
+            reason: String::new(),
             dry_run: false,
             request: None,
         })

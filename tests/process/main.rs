@@ -13,6 +13,7 @@ mod gone_callers;
 mod kill;
 mod ledger;
 mod load;
+mod log_lines;
 mod migrate;
 mod power_cut;
 mod power_cut_image;

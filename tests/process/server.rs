@@ -154,6 +154,12 @@ impl Server {
         find(&text).unwrap_or_else(|| panic!("the log has no line with {part:?}"))
     }
 
+    /// How many lines of the log hold `part` by now.
+    pub(crate) fn log_lines(&self, part: &str) -> usize {
+        let text = self.stderr.text.lock().expect("no reader panics");
+        text.lines().filter(|line| line.contains(part)).count()
+    }
+
     /// A connection of its own.
     pub(crate) async fn connect(&self) -> Channel {
         Endpoint::from_shared(format!("http://{}", self.address))

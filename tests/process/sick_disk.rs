@@ -186,8 +186,17 @@ async fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let lease = patient.claim().await.unwrap();
     patient.falls_ill("full");
     assert_unavailable(patient.enqueue().await, "DISK_LOW");
-    assert_unavailable(patient.ack(&lease).await, "DISK_LOW");
+    for _ in 0..20 {
+        let refused = patient.ack(&lease).await;
+        let said = refused.as_ref().unwrap_err().message();
+        assert!(said.starts_with("the disk is full, and nothing was changed; free some space"), "{said}");
+        assert_unavailable(refused, "DISK_LOW");
+    }
     patient.assert_there(&before).await;
+    // In its log, which is whole once it says that it has read its configuration again.
+    patient.server.reload();
+    patient.server.log_line("configuration reloaded");
+    assert_eq!(patient.server.log_lines("nothing was written"), 1, "at most one a minute");
 
     patient.recovers();
     let after = patient.enqueue().await.unwrap();

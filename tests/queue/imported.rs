@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use redrive::domain::{
-    Attempt, AttemptStatus, Body, Breaker, BreakerState, DeadReason, Failure, JobId, Next, Progress, QueueName,
-    Settings, Spec, State, Timestamp,
+    Attempt, AttemptStatus, Body, Breaker, BreakerState, DeadReason, Failure, JobEvent, JobEventKind, JobId, Next,
+    Progress, QueueName, Settings, Spec, State, Timestamp,
 };
 use redrive::env::ManualClock;
 use redrive::queue::Refusal;
@@ -238,6 +238,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         completed_at: None,
         result: Bytes::new(),
         attempts: Vec::new(),
+        events: Vec::new(),
         last_failure: None,
         ahead: None,
         pause: None,
@@ -289,6 +290,13 @@ pub(crate) fn completed(id: &str, done: u64, result: &'static str) -> JobView {
     job.result = Bytes::from_static(result.as_bytes());
     job.attempts = vec![Attempt { status: AttemptStatus::Succeeded, ..attempt(1, None, at(0)) }];
     job.progress = Progress { deliveries: 1, tries: 1, recorded: 1, ..Progress::default() };
+    job
+}
+
+pub(crate) fn with_events(mut job: JobView, count: u32) -> JobView {
+    let event = |n: u32| JobEvent::new(at(n.into()), JobEventKind::RunNow, &n.to_string(), "detail".into());
+    job.progress.events = count;
+    job.events = (1..=count.min(10)).chain(count.saturating_sub(39).max(11)..=count).map(event).collect();
     job
 }
 

@@ -155,7 +155,7 @@ impl Fixture {
     }
 
     pub(crate) fn cancel(&mut self, id: &str) -> Result<Cancelled, Refusal> {
-        match self.run(Verb::Cancel(JobId::parse(id), None)) {
+        match self.run(Verb::Cancel(JobId::parse(id), None, String::new())) {
             Answer::Cancel(cancelled) => Ok(cancelled),
             Answer::Refused(refusal) => Err(refusal),
             other => panic!("{other:?}"),
@@ -163,7 +163,7 @@ impl Fixture {
     }
 
     pub(crate) fn run_now(&mut self, id: &str) -> Result<(), Refusal> {
-        match self.run(Verb::RunNow(JobId::parse(id), None)) {
+        match self.run(Verb::RunNow(JobId::parse(id), None, String::new())) {
             Answer::Done => Ok(()),
             Answer::Refused(refusal) => Err(refusal),
             other => panic!("{other:?}"),

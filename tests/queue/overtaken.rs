@@ -119,7 +119,8 @@ pub(crate) fn request() -> Option<RequestId> {
 
 pub(crate) fn requeue_to(to: Option<&str>, which: Which, request: Option<RequestId>) -> Requeue {
     let target = to.map(named);
-    Requeue { part: part("q"), which, target, keep_attempts: false, dry_run: false, request }
+    let (keep_attempts, reason, dry_run) = (false, String::new(), false);
+    Requeue { part: part("q"), which, target, keep_attempts, reason, dry_run, request }
 }
 
 pub(crate) fn is_right(stats: &Stats) -> bool {

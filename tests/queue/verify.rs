@@ -32,7 +32,7 @@ fn everything() -> Fixture {
         probe,
         scheduled("later", 5_000),
         failed("retried", 2, 6_000),
-        failed("often", 53, 7_000),
+        with_events(failed("often", 53, 7_000), 3),
         dead("dead-1", 1, false),
         dead("dead-2", 2, false),
         dead("overflow", 3, true),

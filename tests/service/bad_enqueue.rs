@@ -1,7 +1,7 @@
 //! Jobs that must not get in.
 
 use crate::scene::Scene;
-use crate::server::{claim, inner, job, job_of, text};
+use crate::server::{claim, inner, job, job_of, text, time};
 use pb::enqueue_request::Body;
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use redrive::grpc::pb;
@@ -360,4 +360,22 @@ async fn one_queue_too_many_is_refused() {
     crate::scene::assert_refused(&refused, Code::ResourceExhausted, "TOO_MANY_QUEUES", &[]);
     assert_eq!(server.list_queues().await.len(), 2);
     server.enqueue(job("a")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_conflict_needs_a_name_and_a_keys_time_a_key() {
+    let scene = Scene::set().await;
+    let replace = pb::OnConflict::ReplaceWaiting.into();
+    let nameless = pb::EnqueueRequest { on_conflict: replace, ..job("q") };
+    scene.refuses_fields(scene.server.enqueue(nameless), &["on_conflict"]).await;
+    let unknown = pb::EnqueueRequest { on_conflict: 99, ..job_of("q", "new") };
+    scene.refuses_fields(scene.server.enqueue(unknown), &["on_conflict"]).await;
+    let keyless = pb::EnqueueRequest { key_ttl: time(60, 0), ..job_of("q", "new") };
+    scene.refuses_fields(scene.server.enqueue(keyless), &["key_ttl"]).await;
+    for (seconds, nanos) in [(0, 999_000_000), (-1, 0), (366 * 86_400 + 1, 0)] {
+        let key_ttl = time(seconds, nanos);
+        let request = pb::EnqueueRequest { key_ttl, idempotency_key: "k".into(), ..job("q") };
+        scene.refuses_fields(scene.server.enqueue(request), &["key_ttl"]).await;
+    }
+    scene.still_works().await;
 }

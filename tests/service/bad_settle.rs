@@ -1,7 +1,7 @@
 //! Settlements that must not settle anything.
 
 use crate::scene::Scene;
-use crate::server::{Server, ack, claim, error, extend, inner, job, nack};
+use crate::server::{Server, ack, claim, error, extend, inner, job, nack, time};
 use prost_types::{Struct, Value, value::Kind};
 use redrive::{domain::Lease, grpc::pb};
 use tonic::Code;
@@ -87,6 +87,23 @@ async fn kept(server: &Server, failure: pb::Failure) -> pb::Failure {
 }
 
 #[tokio::test]
+async fn only_a_release_without_a_time_keeps_its_position() {
+    let scene = Scene::set().await;
+    let keep = pb::NackRequest { keep_position: true, ..nack(&scene.lease, "E") };
+    for kind in [pb::NackKind::Unspecified, pb::NackKind::Retry, pb::NackKind::Permanent] {
+        let request = pb::NackRequest { kind: kind.into(), ..keep.clone() };
+        scene.refuses_fields(scene.server.nack(request), &["keep_position"]).await;
+    }
+    let release = pb::NackRequest { kind: pb::NackKind::Release.into(), ..keep };
+    let later = pb::NackRequest { retry_after: time(1, 0), ..release.clone() };
+    scene.refuses_fields(scene.server.nack(later), &["keep_position"]).await;
+    scene.server.nack(release).await.unwrap();
+    // Its old position is before those that came after it.
+    let again = scene.server.take("q").await;
+    assert_eq!((again.job_id.as_str(), again.attempt), ("running", 1));
+}
+
+#[tokio::test]
 async fn nothing_in_an_error_refuses_a_nack() {
     let server = Server::start().await;
     // Cut between two characters: 256 is in the middle of one.
@@ -95,6 +112,14 @@ async fn nothing_in_an_error_refuses_a_nack() {
     assert!(failure.truncated && !failure.details_dropped);
     let failure = kept(&server, error(&"x".repeat(256))).await;
     assert!(failure.r#type.len() == 256 && !failure.truncated);
+    let failure = kept(&server, pb::Failure { code: "ECONNREFUSED ".repeat(20), ..error("E") }).await;
+    assert_eq!((failure.code.len(), failure.truncated), (256, true));
+    // A category that this server does not know is none, and one is derived.
+    for (code, derived) in [("", pb::FailureCategory::Unspecified), ("ECONNREFUSED", pb::FailureCategory::Unreachable)]
+    {
+        let failure = kept(&server, pb::Failure { category: 99, code: code.into(), ..error("E") }).await;
+        assert_eq!((failure.category(), failure.category_derived), (derived, !code.is_empty()));
+    }
     for http_status in [1, 99, 600, u32::MAX] {
         let failure = kept(&server, pb::Failure { http_status, ..error("E") }).await;
         assert_eq!(failure.http_status, 0);

@@ -74,7 +74,7 @@ async fn settling_it_once_more_changes_nothing() {
 }
 
 #[tokio::test]
-async fn enqueueing_it_again_finds_it_done_for_as_long_as_it_is_kept() {
+async fn enqueueing_it_again_finds_it_done_while_it_is_kept_and_its_id_is_held() {
     let scene = Scene::set().await;
     let server = &scene.server;
     let again = server.enqueue(job_of("q", "done")).await.unwrap();
@@ -83,6 +83,8 @@ async fn enqueueing_it_again_finds_it_done_for_as_long_as_it_is_kept() {
     let call = server.enqueue(other.clone());
     scene.refuses(call, Code::AlreadyExists, "KEY_CONFLICT", &["job_id"]).await;
     server.pass(KEPT).await;
+    assert_eq!(server.enqueue(job_of("q", "done")).await.unwrap().outcome(), pb::EnqueueOutcome::Existing);
+    server.pass(Duration::from_secs(600)).await;
     assert_eq!(server.enqueue(other).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
 }
 

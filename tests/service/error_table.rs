@@ -77,6 +77,7 @@ fn every_error_has_its_reason_and_says_whether_trying_again_helps() {
         (stored(StoreError::Unavailable), Reason::StoreUnavailable, true),
         (stored(StoreError::NewerFormat), Reason::StoreUnavailable, true),
         (stored(StoreError::DiskLow), Reason::DiskLow, true),
+        (stored(StoreError::DiskFull), Reason::DiskLow, true),
         (stored(StoreError::MemoryLow), Reason::DiskLow, true),
         (stored(StoreError::Overloaded), Reason::Overloaded, true),
         (stored(StoreError::OutcomeUnknown), Reason::OutcomeUnknown, true),

@@ -280,3 +280,27 @@ async fn the_policy_shown_for_a_queue_is_the_one_in_force() {
     assert_eq!(shown.max_retries, Some(RetryPolicy::default().max_retries));
     assert_eq!(shown.base_delay, time(10, 0));
 }
+
+#[tokio::test]
+async fn the_policy_that_decided_the_last_failure_says_which_attempt_is_the_last() {
+    let file = r#"
+        [queues.q]
+        policy = { max_retries = 2 }
+        rules = [{ error_type = "Often", policy = { max_retries = 9 } }]
+    "#;
+    let server = Server::configured(file).await;
+    server.enqueue(job_of("q", "x")).await.unwrap();
+    for (error, attempt, max_retries, last) in [("Often", 1, 2, false), ("Often", 2, 9, false), ("E", 3, 9, false)] {
+        let job = server.take("q").await;
+        assert_eq!((job.attempt, job.max_retries, job.is_last_attempt), (attempt, max_retries, last));
+        let nacked = server.nack(nack(&job.lease, error)).await.unwrap();
+        if attempt == 3 {
+            assert_eq!(nacked.outcome(), pb::NackOutcome::DeadLettered);
+        } else {
+            assert_eq!(nacked.retries_left, 10 - attempt);
+            server.pass(Duration::from_secs(60)).await;
+        }
+    }
+    let info = server.get_job("x").await.unwrap();
+    assert_eq!(info.job.unwrap().max_retries, 2, "of the queue's own policy, which decided");
+}

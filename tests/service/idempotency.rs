@@ -1,7 +1,7 @@
 //! The same job twice is one job; two jobs under one name are a conflict.
 
 use crate::scene::assert_refused;
-use crate::server::{Server, Setup, error, job, job_of, nack, steady, text};
+use crate::server::{Server, Setup, error, job, job_of, nack, steady, text, time};
 use redrive::{domain::QueueSettings, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
@@ -87,6 +87,44 @@ async fn a_key_outlives_its_job_until_its_retention_is_over() {
     assert_refused(&refused, Code::AlreadyExists, "KEY_CONFLICT", &["idempotency_key"]);
     server.pass(Duration::from_secs(3_600)).await;
     assert_eq!(server.enqueue(keyed("k", "b")).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
+}
+
+#[tokio::test]
+async fn the_first_or_the_last_wins_where_the_caller_says_so() {
+    let server = Server::start().await;
+    let first = server.enqueue(keyed("k", "a")).await.unwrap();
+    let other = |on_conflict: pb::OnConflict| pb::EnqueueRequest { on_conflict: on_conflict.into(), ..keyed("k", "b") };
+    let refused = server.enqueue(other(pb::OnConflict::RejectDifferent)).await.unwrap_err();
+    assert_refused(&refused, Code::AlreadyExists, "KEY_CONFLICT", &["idempotency_key"]);
+    let there = server.enqueue(other(pb::OnConflict::ReturnExisting)).await.unwrap();
+    assert_eq!((there.outcome(), &there.job_id), (pb::EnqueueOutcome::Existing, &first.job_id));
+    let replaced = server.enqueue(other(pb::OnConflict::ReplaceWaiting)).await.unwrap();
+    assert_eq!((replaced.outcome(), &replaced.job_id), (pb::EnqueueOutcome::Replaced, &first.job_id));
+    let job = server.take("q").await;
+    let body = Some(pb::job::Body::Text("b".into()));
+    assert_eq!((job.job_id, job.body), (first.job_id, body));
+    // It was delivered: the last comes too late.
+    let late = server.enqueue(other(pb::OnConflict::ReplaceWaiting)).await.unwrap();
+    assert_eq!((late.outcome(), late.state()), (pb::EnqueueOutcome::Existing, pb::JobState::Leased));
+}
+
+#[tokio::test]
+async fn a_key_is_held_for_its_own_time_and_an_id_for_ten_minutes() {
+    let server = Server::start().await;
+    let short = pb::EnqueueRequest { key_ttl: time(60, 0), job_id: "own".into(), ..keyed("k", "a") };
+    server.enqueue(short).await.unwrap();
+    let lease = server.take("q").await.lease;
+    server.ack(&lease).await.unwrap();
+    server.pass(Duration::from_secs(59)).await;
+    assert_eq!(server.enqueue(keyed("k", "a")).await.unwrap().outcome(), pb::EnqueueOutcome::Existing);
+    server.pass(Duration::from_secs(1)).await;
+    assert_eq!(server.enqueue(keyed("k", "b")).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
+    let by_id = pb::EnqueueRequest { body: text("a"), ..job_of("q", "own") };
+    let there = server.enqueue(by_id.clone()).await.unwrap();
+    assert_eq!((there.outcome(), there.state()), (pb::EnqueueOutcome::Existing, pb::JobState::Completed));
+    assert_eq!(server.get_job("own").await.unwrap_err().code(), Code::NotFound);
+    server.pass(Duration::from_secs(540)).await;
+    assert_eq!(server.enqueue(by_id).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
 }
 
 #[tokio::test]

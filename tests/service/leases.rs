@@ -1,9 +1,9 @@
 //! The fence: who may settle a job, and for how long.
 
 use crate::scene::assert_refused;
-use crate::server::{Server, at, claim, extend, job, job_of, nack, time};
+use crate::server::{Server, Setup, at, claim, extend, job, job_of, nack, time};
 use crate::shapes::by_all;
-use redrive::grpc::pb;
+use redrive::{domain::QueueSettings, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
 
@@ -79,6 +79,23 @@ async fn an_ack_after_its_lease_counts_until_the_job_is_delivered_again() {
     assert_eq!(server.get_job("slow").await.unwrap_err().code(), Code::NotFound);
     let stats = server.stats("q").await.unwrap();
     assert_eq!((stats.completed, stats.held), (1, 0));
+}
+
+#[tokio::test]
+async fn a_worker_learns_how_long_it_may_run_and_why_its_delivery_has_ended() {
+    let defaults = QueueSettings { max_run_time: Duration::from_secs(40), ..QueueSettings::default() };
+    let server = Server::with(Setup { defaults, ..Setup::default() }).await;
+    server.enqueue(job_of("q", "endless")).await.unwrap();
+    let job = server.take("q").await;
+    let started = server.get_job("endless").await.unwrap().attempts[0].started_at.unwrap();
+    server.pass(Duration::from_secs(20)).await;
+    let answer = server.extend(extend(&job.lease)).await.unwrap();
+    let until = prost_types::Timestamp { seconds: started.seconds + 40, ..started };
+    assert_eq!((answer.run_until, answer.lease_expires_at), (Some(until), Some(until)));
+    server.pass(Duration::from_secs(20)).await;
+    let failure = server.get_job("endless").await.unwrap().attempts[0].failure.clone().unwrap();
+    assert_eq!(failure.r#type, "MaxRunTimeExceeded");
+    assert!(failure.message.ends_with("ran for longer than the queue's max_run_time, 40s"), "{}", failure.message);
 }
 
 #[tokio::test]

@@ -41,6 +41,7 @@ mod settling;
 mod shapes;
 mod stats;
 mod stepping_in;
+mod unclaimed;
 mod waiters;
 mod waking;
 mod work;

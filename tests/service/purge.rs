@@ -3,6 +3,7 @@
 use crate::server::{Server, error, job_of, text};
 use crate::shapes::{by_all, by_filter, by_ids, by_oldest};
 use redrive::grpc::pb;
+use std::time::Duration;
 use tonic::Code;
 
 fn purge(queue: &str) -> pb::PurgeDeadLettersRequest {
@@ -44,11 +45,13 @@ async fn by_id_those_that_are_dead_go() {
 }
 
 #[tokio::test]
-async fn a_purged_job_is_gone_and_its_id_is_free() {
+async fn a_purged_job_is_gone_and_its_id_is_free_after_a_while() {
     let server = dead(&["a"]).await;
     assert_eq!(server.purge(all("q")).await.unwrap().purged, 1);
     assert_eq!(server.get_job("a").await.unwrap_err().code(), Code::NotFound);
     let another = pb::EnqueueRequest { body: text("another"), ..job_of("q", "a") };
+    assert_eq!(server.enqueue(another.clone()).await.unwrap_err().code(), Code::AlreadyExists);
+    server.pass(Duration::from_secs(600)).await;
     assert_eq!(server.enqueue(another).await.unwrap().outcome(), pb::EnqueueOutcome::Added);
     let queue = server.list_queues().await.remove(0);
     assert_eq!((queue.ready, queue.dead), (1, 0));

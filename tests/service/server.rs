@@ -106,7 +106,7 @@ impl Server {
         facts: ServerFacts,
     ) -> Self {
         let waiters = Arc::new(Waiters::default());
-        let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog));
+        let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog::default()));
         let setup = StoreSetup { settings, subscribers, ..StoreSetup::default() };
         let options = Options {
             // A power cut is the business of other tests.

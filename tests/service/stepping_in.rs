@@ -15,7 +15,7 @@ async fn cancel(server: &Server, id: &str, queue: &str) -> Result<bool, Status> 
 }
 
 async fn run_now(server: &Server, id: &str, queue: &str) -> Result<(), Status> {
-    let request = pb::RunJobNowRequest { job_id: id.into(), queue: queue.into() };
+    let request = pb::RunJobNowRequest { job_id: id.into(), queue: queue.into(), ..Default::default() };
     inner(server.admin().run_job_now(request).await).map(|_| ())
 }
 

@@ -179,7 +179,7 @@ async fn a_queue_that_is_written_to_is_used<E: TestEngine>(mut f: Fixture<E>) {
     f.write(vec![Write::Add(Counter::Total(0), 1)]).await;
     assert!(!f.storage().forget(&queue, since).await.unwrap());
 
-    // Reads, batches that fail, takes of nothing and promotions of nothing leave it unused.
+    // Reads, batches that fail, takes of nothing, promotions of nothing and marks leave it unused.
     f.pass(100);
     let since = Timestamp::from_millis(f.now().millis() - 50);
     f.entries(Index::Ready).await;
@@ -188,6 +188,8 @@ async fn a_queue_that_is_written_to_is_used<E: TestEngine>(mut f: Fixture<E>) {
     f.apply(failing, vec![Write::Add(Counter::Total(0), 1)]).await;
     f.take_jobs(1).await;
     f.write(vec![Write::Promote(10)]).await;
+    let now = f.now();
+    f.write(vec![Write::Raise(Mark::LastClaim, now)]).await;
     f.register("jobs").await;
     assert!(f.storage().forget(&queue, since).await.unwrap());
 }

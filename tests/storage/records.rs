@@ -11,7 +11,7 @@ fn some_key(table: Table) -> RecordKey {
     match table {
         Table::Queue | Table::Outcomes => RecordKey::Only,
         Table::Version | Table::Breaker => RecordKey::Group(3),
-        Table::Attempt | Table::Failure => RecordKey::Part(7, 1),
+        Table::Attempt | Table::Event | Table::Failure => RecordKey::Part(7, 1),
         Table::Id | Table::Key | Table::Request => text("a text"),
         _ => RecordKey::Number(7),
     }
@@ -100,17 +100,23 @@ async fn queues_do_not_see_each_other<E: TestEngine>(mut f: Fixture<E>) {
 }
 
 async fn parts_of_a_number_are_deleted_together<E: TestEngine>(mut f: Fixture<E>) {
-    let puts = [(6, 255), (7, 0), (7, 1), (7, 255), (8, 0)];
-    let put = |(number, part): (u64, u8)| Write::Put(Table::Attempt, RecordKey::Part(number, part), bytes("attempt"));
-    let mut writes: Vec<_> = puts.into_iter().map(put).collect();
-    writes.push(Write::Put(Table::Failure, RecordKey::Part(7, 0), bytes("failure")));
-    f.write(writes).await;
-    f.write(vec![Write::DeleteParts(Table::Attempt, 7), Write::DeleteParts(Table::Attempt, 9)]).await;
-    for (number, part) in puts {
-        let left = f.record(Table::Attempt, RecordKey::Part(number, part)).await;
-        assert_eq!(left.is_some(), number != 7, "{number}/{part}");
+    const TABLES: [Table; 3] = [Table::Attempt, Table::Event, Table::Failure];
+    let puts = [(6, 255), (7, 0), (7, 1), (7, 50), (7, 255), (8, 0)];
+    for (at, table) in TABLES.into_iter().enumerate() {
+        for other in TABLES {
+            let put = |(number, part): (u64, u8)| Write::Put(other, RecordKey::Part(number, part), bytes("part"));
+            f.write(puts.into_iter().map(put).collect()).await;
+        }
+        f.write(vec![Write::DeleteParts(table, 7), Write::DeleteParts(table, 9)]).await;
+        for (number, part) in puts {
+            for other in TABLES {
+                let left = f.record(other, RecordKey::Part(number, part)).await;
+                assert_eq!(left.is_some(), other != table || number != 7, "{other:?} {number}/{part} {at}");
+            }
+        }
+        let scanned = f.read(Read::Scan(table, None, 10)).await.scanned();
+        assert_eq!(scanned.len(), 2, "{table:?}");
     }
-    assert!(f.record(Table::Failure, RecordKey::Part(7, 0)).await.is_some());
 }
 
 async fn lengths_of_tables_count_records_once<E: TestEngine>(mut f: Fixture<E>) {
@@ -193,11 +199,12 @@ fn sorted(found: Found) -> Vec<(Counter, i64)> {
 }
 
 async fn marks_only_rise<E: TestEngine>(mut f: Fixture<E>) {
-    let mark = Mark::LastSuccess(3);
-    assert_eq!(f.read(Read::Mark(mark)).await, Found::Score(None));
-    for (raised, stands) in [(50, 50), (40, 50), (60, 60)] {
-        f.write(vec![Write::Raise(mark, Timestamp::from_millis(raised))]).await;
-        assert_eq!(f.read(Read::Mark(mark)).await, Found::Score(Some(stands)));
+    for mark in [Mark::LastSuccess(3), Mark::LastClaim] {
+        assert_eq!(f.read(Read::Mark(mark)).await, Found::Score(None));
+        for (raised, stands) in [(50, 50), (40, 50), (60, 60)] {
+            f.write(vec![Write::Raise(mark, Timestamp::from_millis(raised))]).await;
+            assert_eq!(f.read(Read::Mark(mark)).await, Found::Score(Some(stands)));
+        }
     }
     assert_eq!(f.read(Read::Mark(Mark::LastSuccess(4))).await, Found::Score(None));
 }

@@ -170,6 +170,7 @@ pub(crate) fn requeue_of(name: &str, which: Which) -> Requeue {
         which,
         target: None,
         keep_attempts: false,
+        reason: String::new(),
         dry_run: false,
         request: None,
     }

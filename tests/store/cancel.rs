@@ -40,6 +40,9 @@ store_test! {
         assert_eq!((totals.cancelled, totals.retried_finished, totals.retries), (1, 1, 1));
         assert!(h.ack(lease.clone()).await.unwrap().already_gone);
         assert!(h.nack(lease, failed("E")).await.is_err());
+        // As long as its id is held.
+        h.advance(seconds(600));
+        h.sweep().await;
         h.close().await;
         let database = rusqlite::Connection::open(h.database()).unwrap();
         let tables: Vec<String> = database
@@ -103,9 +106,10 @@ store_test! {
             assert!(h.views(&JobId::parse(id)).await.is_empty(), "{id}");
             assert_eq!(h.cancel(id).await, Err(no_job(id)));
             assert!(h.ack(lease).await.unwrap().already_gone);
-            // Id and key are free again.
-            h.enqueue(job("q").id(id).key("k").body("another")).await;
-            assert_eq!(h.cancel(id).await, GONE);
+            // The key is free again.
+            h.enqueue(job("q").id("another").key("k").body("another")).await;
+            assert_eq!(h.cancel("another").await, GONE);
+            h.advance(seconds(600));
         }
         let totals = h.queue("q").await.unwrap().totals;
         assert_eq!((totals.dead_lettered, totals.cancelled), (0, 8));
@@ -172,7 +176,7 @@ store_test! {
         h.unclaim(lease).await;
         assert!(h.views(&JobId::parse("x")).await.is_empty());
         assert_eq!(h.queue("q").await.unwrap().totals.cancelled, 1);
-        h.enqueue(job("q").id("x").key("k").body("another")).await;
+        h.enqueue(job("q").key("k").body("another")).await;
     }
 }
 

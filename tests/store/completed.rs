@@ -105,8 +105,11 @@ store_test! {
         assert_eq!((queue.depths.completed, queue.totals.completed), (1, 2));
         h.reopen().await;
         h.advance(SECOND);
-        assert_eq!(h.sweep().await.next, None);
+        let id_held_until = first.after(HOUR + seconds(600));
+        assert_eq!(h.sweep().await.next, Some(id_held_until));
         assert!(h.depths("q").await.is_empty());
+        h.advance(seconds(600));
+        assert_eq!(h.sweep().await.next, None);
         h.enqueue(job("q").id("a").body("other")).await;
     }
 }

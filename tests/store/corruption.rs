@@ -203,6 +203,7 @@ fn a_damaged_letter_can_be_purged_and_leaves_nothing_behind() {
             assert_eq!(h.purge(purge_of("q", oldest(10))).await.unwrap().count, 1);
             assert!(h.views(&JobId::parse("bad")).await.is_empty());
             assert_eq!(h.depths("q").await.held(), 0);
+            h.advance(seconds(600));
         }
         h.enqueue(job("q").id("bad").key("k").body("other")).await;
         h.verify().await;
@@ -243,6 +244,7 @@ fn a_completed_job_that_is_damaged_goes_in_time_and_leaves_nothing_behind() {
             h.advance(HOUR);
             assert_eq!(h.sweep().await.completed_removed, 1, "{table}");
             assert!(h.depths("q").await.is_empty(), "{table}");
+            h.advance(seconds(600));
         }
         h.enqueue(job("q").id("bad").body("other")).await;
         h.verify().await;

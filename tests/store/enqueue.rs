@@ -100,7 +100,7 @@ store_test! {
 }
 
 store_test! {
-    async fn an_id_is_taken_in_every_state_and_free_when_the_job_is_gone(h) {
+    async fn an_id_is_taken_in_every_state_and_free_some_time_after_the_job_is_gone(h) {
         h.enqueue(job("q").id("mine").delay(SECOND)).await;
         let state = async || h.try_enqueue(job("q").id("mine")).await.unwrap().state;
         assert_eq!(state().await, State::Scheduled);
@@ -113,6 +113,8 @@ store_test! {
         assert_eq!(state().await, State::Ready);
         let lease = h.claim("q").await.delivery.lease;
         h.ack(lease).await.unwrap();
+        assert_eq!(state().await, State::Completed);
+        h.advance(seconds(600));
         h.enqueue(job("q").id("mine").body("other")).await;
     }
 }

@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Of every cancellation and run-now.
+pub(crate) const REASON: &str = "an operator's reason";
+
 /// One test of the suite, run on every engine; `sqlite only` is for what is true of that engine alone.
 macro_rules! store_test {
     ($(#[$meta:meta])* async fn $name:ident($h:ident) $body:block) => {
@@ -115,8 +118,14 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn new_in(site: Site) -> Self {
+        let mut harness = Self::unopened(site);
+        harness.open().await;
+        harness
+    }
+
+    pub(crate) fn unopened(site: Site) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut harness = Self {
+        Self {
             store: None,
             clock: Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000))),
             recorded: Arc::default(),
@@ -125,9 +134,7 @@ impl<S: Engine> Harness<S> {
             seed: Arc::default(),
             answers: Mutex::default(),
             _directory: directory,
-        };
-        harness.open().await;
-        harness
+        }
     }
 
     // ---- the store itself ----
@@ -400,7 +407,7 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn cancel_in(&self, id: JobId, queue: Option<QueueName>) -> Result<Cancelled, Refusal> {
-        refused(self.store().cancel(id, queue).await)
+        refused(self.store().cancel(id, queue, REASON.into()).await)
     }
 
     pub(crate) async fn run_now(&self, id: &str) -> Result<(), Refusal> {
@@ -408,7 +415,7 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn run_now_in(&self, id: JobId, queue: Option<QueueName>) -> Result<(), Refusal> {
-        refused(self.store().run_now(id, queue).await)
+        refused(self.store().run_now(id, queue, REASON.into()).await)
     }
 
     pub(crate) async fn page(&self, query: JobQuery) -> JobPage {

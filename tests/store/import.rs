@@ -24,6 +24,7 @@ async fn busy<S: Engine>(h: &mut Harness<S>) {
     h.enqueue(job("q").id("out").priority(9)).await;
     h.advance(MILLISECOND);
     h.claim("q").await;
+    h.cancel("out").await.unwrap();
     for priority in [0, 5, 0, 5] {
         h.enqueue(job("q").priority(priority)).await;
     }
@@ -78,8 +79,8 @@ fn told(job: &JobView) -> String {
     let death = death.map(|death| (death.reason, death.died_at, death.overflow, &death.context));
     let waits = job.ready_at.or(job.old_place);
     format!(
-        "{:?} {state:?} {waits:?} {:?} {death:?} {:?} {:?} {:?} {:?}",
-        job.spec, job.progress, job.completed_at, job.result, job.attempts, job.last_failure
+        "{:?} {state:?} {waits:?} {:?} {death:?} {:?} {:?} {:?} {:?} {:?}",
+        job.spec, job.progress, job.completed_at, job.result, job.attempts, job.events, job.last_failure
     )
 }
 

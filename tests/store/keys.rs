@@ -24,6 +24,20 @@ store_test! {
 }
 
 store_test! {
+    async fn the_jobs_of_one_call_meet_what_those_before_them_have_replaced(h) {
+        let replaces = |job| NewJob { on_conflict: OnConflict::ReplaceWaiting, ..job };
+        h.enqueue(job("q").id("x").key("k")).await;
+        // It is there when the first of them comes, and has the key until the third.
+        let jobs = vec![job("q").id("x"), replaces(job("q").key("k").body("b")), replaces(job("q").id("x").body("b"))];
+        let jobs = [jobs, vec![job("q").key("k").body("c")]].concat();
+        let answers = h.enqueue_all(jobs).await.into_iter().map(|answer| answer.map(|it| (it.outcome, it.state)).unwrap());
+        use EnqueueOutcome::{Added, Existing, Replaced};
+        assert_eq!(answers.collect::<Vec<_>>(), [Existing, Replaced, Replaced, Added].map(|it| (it, State::Ready)));
+        h.verify().await;
+    }
+}
+
+store_test! {
     async fn keys_are_a_queues_own(h) {
         h.enqueue(job("q").key("k")).await;
         h.enqueue(job("r").key("k").body("other")).await;
@@ -202,6 +216,21 @@ store_test! {
         h.cancel("own").await.unwrap();
         assert!(h.views(&own).await.is_empty());
         h.verify().await;
+    }
+}
+
+store_test! {
+    async fn jobs_of_one_call_see_those_that_it_replaced_before_them(h) {
+        h.enqueue(job("q").id("x").key("k")).await;
+        let (same, newer) = (job("q").id("x"), replacing(job("q").key("k")));
+        let (existing, replaced) = (EnqueueOutcome::Existing, EnqueueOutcome::Replaced);
+        for (jobs, expected) in [
+            (vec![same.clone(), newer.clone().delay(HOUR)], [(existing, State::Ready), (replaced, State::Scheduled)]),
+            (vec![newer.delay(2 * HOUR), same], [(replaced, State::Scheduled), (existing, State::Scheduled)]),
+        ] {
+            let answers = h.enqueue_all(jobs).await.into_iter().map(|it| it.map(|it| (it.outcome, it.state)));
+            assert_eq!(answers.collect::<Vec<_>>(), expected.map(Ok));
+        }
     }
 }
 

@@ -359,6 +359,8 @@ impl<S: Engine> Real<S> {
         }
         assert_eq!(view.progress, progress);
         assert_eq!(view.attempts.len() as u32, job.progress.recorded.min(50));
+        let events: Vec<_> = view.events.iter().map(|event| (event.kind, event.at)).collect();
+        assert_eq!(events, job.kept_events());
         assert_eq!(view.last_failure, job.last_failure);
         let death = view.death.as_ref().map(|d| (d.number, d.reason, d.overflow, d.died_at));
         let expected = match job.place {

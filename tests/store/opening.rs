@@ -23,12 +23,12 @@ fn a_database_of_another_version_is_refused_by_name() {
         tamper(&mut h, "PRAGMA user_version = 77").await;
         let error = refusal(&h).await;
         assert!(error.contains("its layout is 77"), "{error}");
-        assert!(error.contains("this redrive knows 3"), "{error}");
+        assert!(error.contains("this redrive knows 4"), "{error}");
         assert!(error.contains("redrive.db"), "{error}");
         tamper(&mut h, "PRAGMA user_version = 1").await;
         let error = refusal(&h).await;
         assert!(error.contains("start with an empty data directory"), "{error}");
-        tamper(&mut h, "PRAGMA user_version = 3").await;
+        tamper(&mut h, "PRAGMA user_version = 4").await;
         h.open().await;
     });
 }

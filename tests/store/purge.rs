@@ -50,7 +50,8 @@ store_test! {
         assert_eq!(h.depths("q").await.held(), 0);
         assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: true }));
         assert_eq!(h.nack(lease, permanent()).await, Err(Refusal::LeaseLost));
-        // Ids and keys are free, and the new jobs have no history.
+        // Ids are free after a while, keys at once, and the new jobs have no history.
+        h.advance(seconds(600));
         h.enqueue(job("q").id("own").key("made").body("other")).await;
         h.enqueue(job("q").id("x").key("k").body("other")).await;
         let view = h.view(&JobId::parse("x")).await;

@@ -216,6 +216,7 @@ store_test! {
             h.ack(delivered.delivery.lease).await.unwrap();
         }
         assert_eq!(h.view(&id("mine")).await.queue.as_str(), "q");
+        h.advance(seconds(600));
         h.enqueue(job("other").id("mine")).await;
     }
 }

@@ -254,7 +254,7 @@ fn the_server_that_a_worker_talks_to_hears_of_a_cancellation_by_another() {
         let id = a.enqueue(job("q")).await;
         b.hears_of("q").await;
         let lease = b.claim("q", 1).await[0].delivery.lease.clone();
-        a.store.cancel(id, None).await.unwrap();
+        a.store.cancel(id, None, String::new()).await.unwrap();
         let received = b.cancels.wait_for(|received| received.as_ref() == Some(&lease));
         tokio::time::timeout(PATIENCE, received).await.expect("in time").expect("the event comes");
     });
@@ -384,5 +384,27 @@ fn a_move_that_a_server_left_half_done_is_completed_by_another() {
         let jobs = b.claim("to", 10).await;
         assert_eq!(jobs.len(), 1);
         b.ack(&jobs).await;
+    });
+}
+
+#[test]
+fn a_worker_that_asks_at_one_server_is_known_at_all() {
+    run(async |server, namespace| {
+        let (a, b) = (One::open(server, &namespace).await, One::named(server, &namespace, "two").await);
+        a.enqueue(job("q")).await;
+        let last = async || b.store.queues(None, 10).await.unwrap()[0].last_claim_at;
+        assert_eq!(last().await, None);
+        let asked = b.store.now();
+        a.claim("q", 1).await;
+        let known = async {
+            while last().await.is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), known).await.expect("within ten seconds");
+        let at = last().await.unwrap();
+        assert!(at.millis().abs_diff(asked.millis()) < 1_000, "{at} {asked}");
+        // Nothing is written while no worker asks.
+        assert_eq!(a.store.queues(None, 10).await.unwrap()[0].last_claim_at, Some(at));
     });
 }

@@ -30,6 +30,7 @@ store_test! {
         h.ack(lease).await.unwrap();
         let totals = h.queue("q").await.unwrap().totals;
         assert_eq!((totals.retries, totals.successful_retries, totals.retried_finished), (1, 1, 1));
+        h.advance(seconds(600));
         h.enqueue(job("q").id("mine")).await;
         let fresh = h.view(&id).await;
         assert!(fresh.attempts.is_empty() && fresh.last_failure.is_none());

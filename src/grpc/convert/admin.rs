@@ -2,7 +2,7 @@
 
 use super::check::{Check, Invalid};
 use super::failure::{brief_failure_out, category};
-use super::job::{View, attempt_out, running_out, viewed};
+use super::job::{View, attempt_out, event_out, running_out, viewed};
 use super::page_token::{self, Kind};
 use super::policy::{override_out, policy, policy_out};
 use super::same_name::SameName;
@@ -49,8 +49,9 @@ pub(crate) fn get_job(limits: &Limits, request: &pb::GetJobRequest) -> Result<Ge
 
 pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb::JobInfo {
     let waiting_because = waiting_because(&view, context.settings, context.now);
-    let mut attempts = Vec::new();
+    let (mut attempts, mut events) = (Vec::new(), Vec::new());
     if shown == View::Full {
+        events.extend(view.events.into_iter().map(event_out));
         attempts.extend(view.attempts.into_iter().map(attempt_out));
         attempts.extend(view.delivery.as_ref().map(running_out));
     }
@@ -60,6 +61,7 @@ pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb:
         state: view.state.out(),
         run_at: scheduled_at.map(timestamp_out),
         attempts,
+        events,
         waiting_because,
         releases: view.progress.releases,
         interruptions: view.progress.interruptions,
@@ -116,6 +118,7 @@ fn queue_out(context: &Context<'_>, queue: &QueueView) -> pb::QueueInfo {
         paused_until: pause.and_then(|pause| pause.until).map(timestamp_out),
         breaker: queue.breaker.state(&settings.breaker, now).out(),
         policy: Some(policy_out(&settings.policy)),
+        last_claim_at: queue.last_claim_at.map(timestamp_out),
         ..pb::QueueInfo::default()
     }
 }

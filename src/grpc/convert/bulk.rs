@@ -58,6 +58,7 @@ pub(crate) fn requeue(context: &Context<'_>, request: pb::RequeueRequest) -> Res
         which,
         target,
         keep_attempts: request.keep_attempts,
+        reason: request.reason,
         dry_run: request.dry_run,
         request: request_id,
     });

@@ -3,7 +3,7 @@
 use super::check::{Check, Invalid};
 use super::dead_selection::{filter, query_name};
 use super::failure::failure_out;
-use super::job::{View, attempt_out, viewed};
+use super::job::{View, attempt_out, event_out, viewed};
 use super::page_token::{self, Kind};
 use super::same_name::SameName;
 use super::time::{duration_out, timestamp_out};
@@ -54,9 +54,12 @@ pub(crate) fn dead_letters_page(
 fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter {
     let delays = job.attempts.iter().filter_map(|attempt| attempt.delay);
     let retry_delays = delays.map(duration_out).collect();
-    let attempts = match view {
-        View::Basic => Vec::new(),
-        View::Full => job.attempts.into_iter().map(attempt_out).collect(),
+    let (attempts, events) = match view {
+        View::Basic => (Vec::new(), Vec::new()),
+        View::Full => {
+            let events = job.events.into_iter().map(event_out).collect();
+            (job.attempts.into_iter().map(attempt_out).collect(), events)
+        }
     };
     let failure = job.last_failure;
     let mut letter = pb::DeadLetter {
@@ -65,6 +68,7 @@ fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter 
         last_failed_at: job.progress.last_failed_at.map(timestamp_out),
         retry_delays,
         attempts,
+        events,
         redrives: job.progress.redrives,
         fingerprint: failure.as_ref().map(|f| f.fingerprint(&job.spec.job_type)).unwrap_or_default(),
         failure: failure.map(failure_out),

@@ -3,7 +3,7 @@
 use super::failure::{brief_failure_out, failure_out};
 use super::same_name::SameName;
 use super::time::{duration_out, timestamp_out};
-use crate::domain::{Attempt, Body, Delivery, Progress, QueueName, Settings, Spec, State};
+use crate::domain::{Attempt, Body, Delivery, JobEvent, Progress, QueueName, Settings, Spec, State};
 use crate::grpc::pb;
 use crate::queue::Delivered;
 
@@ -46,7 +46,7 @@ pub(super) fn viewed(
 /// How much of a job is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum View {
-    /// Without body, headers, checkpoint and attempts.
+    /// Without body, headers, checkpoint, attempts and events.
     #[default]
     Basic,
     Full,
@@ -54,9 +54,11 @@ pub(crate) enum View {
 
 fn plain(settings: &Settings, queue: &QueueName, spec: Spec, progress: Progress, attempt: u32) -> pb::Job {
     let policy = &settings.queue(queue).policy;
-    let max_retries = match &spec.policy {
-        None => policy.max_retries,
-        Some(over) => policy.apply(over).max_retries,
+    let max_retries = match (progress.max_retries, &spec.policy) {
+        // As the last failure was decided, so the next one is expected to be.
+        (Some(max_retries), _) => max_retries,
+        (None, None) => policy.max_retries,
+        (None, Some(over)) => policy.apply(over).max_retries,
     };
     pb::Job {
         job_id: spec.id.to_string(),
@@ -105,6 +107,16 @@ pub(super) fn attempt_out(attempt: Attempt) -> pb::Attempt {
         counted: attempt.counted,
         probe: attempt.probe,
         rule: attempt.rule,
+    }
+}
+
+pub(super) fn event_out(event: JobEvent) -> pb::JobEvent {
+    pb::JobEvent {
+        time: Some(timestamp_out(event.at)),
+        kind: event.kind.out(),
+        by: event.by,
+        reason: event.reason,
+        detail: event.detail,
     }
 }
 

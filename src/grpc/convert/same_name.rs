@@ -1,7 +1,7 @@
 //! Values that the wire has under the same names.
 
 use super::job::View;
-use crate::domain::{AttemptStatus, BreakerState, DeadReason, Jitter, State, Strategy};
+use crate::domain::{AttemptStatus, BreakerState, DeadReason, Jitter, JobEventKind, State, Strategy};
 use crate::grpc::pb;
 use crate::queue::{Cancelled, EnqueueOutcome, IdleReason};
 
@@ -32,6 +32,8 @@ same_names! {
     DeadReason => DeadReason: Exhausted NonRetryable Expired WouldMissDeadline Corrupt;
     EnqueueOutcome => EnqueueOutcome: Added Existing Replaced;
     IdleReason => IdleReason: Draining NoSuchQueue Paused BreakerOpen Limited NotDue Empty;
+    JobEventKind => JobEventKind:
+        Requeued Moved Replaced RunNow CancelRequested ReturnedByBreaker AckedAfterLease;
     Jitter => JitterKind: None Proportional Symmetric Full Equal Decorrelated Additive;
     State => JobState: Scheduled Retrying Ready Leased Completed Cancelled Dead;
     Cancelled => CancelOutcome: Cancelled Requested;

@@ -4,10 +4,10 @@ use super::super::answers::{ask, by_name, numbered};
 use super::super::cross_queue::{self, Step, read_move};
 use super::super::find::{self, found_id, id_reads};
 use super::super::records;
-use super::super::removal::{LetterFacts, remove_letters};
+use super::super::removal::{IdsAfter, LetterFacts, remove_letters};
 use super::super::requests::BulkProgress;
 use super::super::requeue::ToReady;
-use super::super::state_changes::{Changes, FoundKey, Total};
+use super::super::state_changes::{Changes, EndedId, FoundKey, ID_HELD, Total};
 use super::chunk::Item;
 use super::{Action, Bulk, Call};
 use crate::domain::{QueueName, Spec};
@@ -111,6 +111,7 @@ pub(in crate::queue) struct Obstacle {
     /// Of a move from another queue.
     pub(in crate::queue) mark: Option<Step>,
     id_is_taken: bool,
+    pub(in crate::queue) ended_id: Option<EndedId>,
     /// What stands under its key.
     pub(in crate::queue) key: Option<FoundKey>,
     /// Another job has its key, and is not done.
@@ -128,10 +129,11 @@ impl Obstacle {
             if moved {
                 reads.push(numbered(Table::Move, *number));
                 reads.extend(id_reads(&spec.id));
+                reads.push(EndedId::end(&spec.id));
             }
             reads.extend(spec.key.as_deref().map(|key| by_name(Table::Key, key)));
         }
-        let mut found = ask(store, queue, &reads).await?;
+        let (now, mut found) = (store.now(), ask(store, queue, &reads).await?);
         let mut obstacles = Vec::with_capacity(jobs.len());
         for job in jobs {
             let mut obstacle = Self::default();
@@ -139,7 +141,9 @@ impl Obstacle {
                 if moved {
                     obstacle.mark = read_move(found.record())?.map(|(mark, _)| mark.step);
                     let (named, own) = found_id(&spec.id, &mut found)?;
-                    obstacle.id_is_taken = named.is_some() || own.is_some();
+                    let end = found.score();
+                    obstacle.ended_id = named.as_ref().and_then(|record| EndedId::of(record, end, now));
+                    obstacle.id_is_taken = named.is_some() && obstacle.ended_id.is_none() || own.is_some();
                 }
                 if spec.key.is_some() {
                     obstacle.key = FoundKey::read(found.record())?;
@@ -239,18 +243,19 @@ impl<S: Storage> Call<'_, '_, S> {
             Action::Purge => {
                 changes.add(Total::Purged, chosen.len() as u64);
                 let letters: Vec<_> = chosen.iter().map(|(candidate, _)| &candidate.facts).collect();
-                remove_letters(self.store, queue, &letters, changes).await?;
+                remove_letters(self.store, queue, &letters, IdsAfter::Held(now), changes).await?;
+                self.cx.due(queue, now.after(ID_HELD));
             }
-            Action::Requeue { keep_attempts } => {
-                let ready = ToReady { queue, keep_attempts, now };
+            Action::Requeue { keep_attempts, reason } => {
+                let ready = ToReady { queue, keep_attempts, reason, now };
                 for (Candidate { facts, spec, .. }, obstacle) in chosen {
                     let Some(spec) = spec else { continue };
                     ready.put_back(facts, spec, obstacle.key.as_ref(), self.cx, changes);
                 }
             }
-            Action::Move { to, keep_attempts } => {
+            Action::Move { to, keep_attempts, reason } => {
                 let letters: Vec<_> = chosen.iter().map(|(candidate, _)| candidate.facts.letter).collect();
-                cross_queue::begin(self.cx, queue, &letters, to, keep_attempts, now, changes);
+                cross_queue::begin(self.cx, queue, &letters, (to, keep_attempts, reason), now, changes);
             }
         }
         Ok((decided, passed))

@@ -9,6 +9,8 @@ pub struct Requeue {
     pub which: Which,
     pub target: Option<QueueName>,
     pub keep_attempts: bool,
+    /// The caller's, for the events of the jobs.
+    pub reason: String,
     pub dry_run: bool,
     pub request: Option<RequestId>,
 }

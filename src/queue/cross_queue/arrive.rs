@@ -7,9 +7,11 @@ use super::super::encoding::Unknown;
 use super::super::facts::{JobFacts, QueueFacts, Rounds};
 use super::super::records::{self, IdRecord, read_if};
 use super::super::requeue::ToReady;
-use super::super::state_changes::{Changes, FIRST_FAILURE, FoundKey, LAST_FAILURE, Total, attempt_part, kept_attempts};
+use super::super::state_changes::{
+    Changes, FIRST_FAILURE, LAST_FAILURE, Total, attempt_part, kept_attempts, kept_before_next,
+};
 use super::move_record::{MoveRecord, Step, read_move};
-use crate::domain::{QueueName, Spec};
+use crate::domain::{JobEventKind, QueueName, Spec};
 use crate::queue::SkipReason;
 use crate::store::storage::{Applied, Fence, Read, Reads, RecordKey, Storage, Table};
 use crate::store::{Result, StoreError};
@@ -37,9 +39,11 @@ struct MovedJob {
     number: u64,
     to: QueueName,
     keep_attempts: bool,
+    reason: String,
     spec: Spec,
     unknown: Unknown,
     history: Option<Bytes>,
+    /// And events and failures.
     attempts: Vec<(Table, u8, Bytes)>,
 }
 
@@ -76,7 +80,8 @@ async fn moved_jobs<S: Reads>(store: &mut S, source: &QueueName, arrivals: &mut 
     let mut moved_jobs = Vec::new();
     for (at, arrival) in arrivals.iter_mut().enumerate() {
         let (moving, job, body, history) = (found.record(), found.record(), found.record(), found.record());
-        let Some((MoveRecord { other: to, step: Step::Begun { keep_attempts, .. }, .. }, bytes)) = read_move(moving)?
+        let Some((MoveRecord { other: to, step: Step::Begun { keep_attempts, .. }, reason, .. }, bytes)) =
+            read_move(moving)?
         else {
             // It has left, or was given up: the source says which.
             arrival.refused = Some(SkipReason::JobNotFound);
@@ -90,7 +95,7 @@ async fn moved_jobs<S: Reads>(store: &mut S, source: &QueueName, arrivals: &mut 
         };
         let unknown = records::read_job_rest(job).map(|(_, unknown)| unknown).unwrap_or_default();
         let (number, attempts) = (arrival.number, Vec::new());
-        moved_jobs.push(MovedJob { at, number, to, keep_attempts, spec, unknown, history, attempts });
+        moved_jobs.push(MovedJob { at, number, to, keep_attempts, reason, spec, unknown, history, attempts });
     }
     read_attempts(store, source, &mut moved_jobs).await?;
     Ok(moved_jobs)
@@ -100,8 +105,9 @@ async fn read_attempts<S: Reads>(store: &mut S, source: &QueueName, moved_jobs: 
     let mut parts = Vec::new();
     for (at, moved_job) in moved_jobs.iter().enumerate() {
         let history = read_if(moved_job.history.as_ref(), records::read_history)?;
-        let recorded = history.map_or(0, |history| history.progress.recorded);
+        let (recorded, events) = history.map_or((0, 0), |it| (it.progress.recorded, it.progress.events));
         parts.extend(kept_attempts(recorded).map(|n| (at, Table::Attempt, attempt_part(n))));
+        parts.extend(kept_before_next(events).map(|part| (at, Table::Event, part)));
         parts.extend([FIRST_FAILURE, LAST_FAILURE].map(|part| (at, Table::Failure, part)));
     }
     let read =
@@ -138,12 +144,12 @@ async fn arrive<S: Storage>(
         }
         changes.fence(Fence::Absent(Table::Move, RecordKey::Number(moved_job.number)));
         let (step, kept) = reason.map_or((Step::Arrived, MARK_KEPT), |reason| (Step::Refused(reason), REFUSAL_KEPT));
-        let mark = MoveRecord { other: source.clone(), due: now.after(kept), step };
+        let mark = MoveRecord { other: source.clone(), due: now.after(kept), step, reason: String::new() };
         mark.put(moved_job.number, None, &mut changes);
         if reason.is_none() {
             keys.extend(moved_job.spec.key.clone());
-            let ready = ToReady { queue: to, keep_attempts: moved_job.keep_attempts, now };
-            moved_job.enter(number, obstacle.key.as_ref(), &ready, cx, &mut changes)?;
+            let ready = ToReady { queue: to, keep_attempts: moved_job.keep_attempts, reason: &moved_job.reason, now };
+            moved_job.enter(number, source, obstacle, &ready, cx, &mut changes)?;
         }
     }
     if changes.is_empty() {
@@ -173,7 +179,7 @@ async fn arrive<S: Storage>(
 impl MovedJob {
     /// DEAD elsewhere → READY here, with all that it has been through.
     fn enter(
-        &self, number: u64, key: Option<&FoundKey>, ready: &ToReady<'_>, cx: &mut CallContext<'_>,
+        &self, number: u64, source: &QueueName, there: &Obstacle, ready: &ToReady<'_>, cx: &mut CallContext<'_>,
         changes: &mut Changes,
     ) -> Result<()> {
         let spec = &self.spec;
@@ -189,13 +195,13 @@ impl MovedJob {
         // Also an id that a server made: it holds the number that the job had before.
         if let Some(id) = records::own_id(spec, number) {
             let id = RecordKey::Text(id.into());
-            changes.fence(Fence::Absent(Table::Id, id.clone()));
-            changes.put(Table::Id, id, records::id(&IdRecord { number, sameness }));
+            changes.take_id(id, there.ended_id.as_ref(), Some(records::id(&IdRecord { number, sameness })));
         }
         for (table, part, record) in &self.attempts {
             changes.put(*table, RecordKey::Part(number, *part), record.clone());
         }
-        ready.enter(&facts, spec, key, cx, changes);
+        let moved = (JobEventKind::Moved, format!("from {source}"));
+        ready.enter(&facts, spec, there.key.as_ref(), moved, cx, changes);
         changes.add(Total::MovedIn, 1);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::super::answers::{ask, numbered};
 use super::super::encoding::Unreadable::Damaged;
-use super::super::encoding::{FORMAT, Read as ReadResult, open, put_text, put_u48, put_u64, seal};
+use super::super::encoding::{FORMAT, Read as ReadResult, open, put_field, put_text, put_u48, put_u64, seal};
 use super::super::records::read_if;
 use super::super::requests::expiry;
 use super::super::state_changes::Changes;
@@ -12,6 +12,8 @@ use crate::store::Result;
 use crate::store::storage::{Entry, Index, Reads, RecordKey, Table};
 use bytes::Bytes;
 
+const REASON_TAG: u8 = 1;
+
 /// A record of `Move`. At the source it has the job's number there as its key, and at the target the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct MoveRecord {
@@ -20,6 +22,8 @@ pub(in crate::queue) struct MoveRecord {
     /// From then on the sweep completes what has begun, or removes the record.
     pub(super) due: Timestamp,
     pub(in crate::queue) step: Step,
+    /// The caller's, at the source until it has left.
+    pub(super) reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,9 @@ impl MoveRecord {
             Step::Refused(reason) => out.push(u8::from(reason == SkipReason::KeyTaken)),
             Step::Left | Step::Arrived => {}
         }
+        if !self.reason.is_empty() {
+            put_field(&mut out, REASON_TAG, self.reason.as_bytes());
+        }
         seal(out).into()
     }
 
@@ -73,7 +80,14 @@ impl MoveRecord {
             4 => Step::Refused(if read.u8()? == 1 { SkipReason::KeyTaken } else { SkipReason::IdTaken }),
             _ => return Err(Damaged),
         };
-        Ok(Self { other, due, step })
+        let mut reason = String::new();
+        read.fields(|tag, value| {
+            if tag == REASON_TAG {
+                reason = value.rest_text()?;
+            }
+            Ok(true)
+        })?;
+        Ok(Self { other, due, step, reason })
     }
 
     /// Its entry in `Expires`.
@@ -134,9 +148,12 @@ mod tests {
             Step::Refused(SkipReason::IdTaken),
             Step::Refused(SkipReason::KeyTaken),
         ] {
-            let record = MoveRecord { other: QueueName::parse("other").unwrap(), due, step };
-            assert_eq!(record.entry(9).score, due.millis());
-            assert_eq!(MoveRecord::read(&record.bytes()), Ok(record));
+            for reason in ["", "the API is back"] {
+                let other = QueueName::parse("other").unwrap();
+                let record = MoveRecord { other, due, step, reason: reason.to_owned() };
+                assert_eq!(record.entry(9).score, due.millis());
+                assert_eq!(MoveRecord::read(&record.bytes()), Ok(record));
+            }
         }
         assert_eq!(MoveRecord::read(b""), Err(Damaged));
     }

@@ -2,11 +2,11 @@
 
 use super::{Adding, Answer, item::Item};
 use crate::domain::{JobId, OnConflict, Sameness, State};
-use crate::queue::answers::ask_record;
+use crate::queue::answers::{ask, ask_record, by_name};
 use crate::queue::find::{self, Located};
 use crate::queue::records;
 use crate::queue::refusal::Refusal;
-use crate::queue::state_changes::FoundKey;
+use crate::queue::state_changes::{EndedId, FoundKey};
 use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::Result;
 use crate::store::storage::{Batch, Entry, Fence, Member, RecordKey, Storage, Table, Was};
@@ -29,26 +29,39 @@ impl<S: Storage> Adding<'_, '_, S> {
                     match of_fence {
                         Fence::Absent(Table::Job, _) if fence == fences[of] => taken.job = record,
                         Fence::Absent(Table::Job, _) => taken.number_in_id = record,
-                        Fence::Absent(Table::Id, _) => taken.id = record,
+                        Fence::Absent(Table::Id, _) | Fence::Is(Table::Id, ..) => taken.id = record,
                         _ => taken.key = Some(record),
                     }
                 }
                 _ => {}
             }
         }
-        let (mut left, mut earlier) = (Vec::with_capacity(items.len()), Vec::new());
+        self.note_ended_ids(&items, &mut found).await?;
+        let (mut left, mut earlier, mut replaced) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
         for (at, mut item) in items.into_iter().enumerate() {
             let Some(taken) = found.remove(&at) else {
                 left.push(item);
                 continue;
             };
+            if item.on_conflict == OnConflict::ReplaceWaiting {
+                // It may replace one of those that others are to be answered with.
+                left.extend(self.answer_earlier(std::mem::take(&mut earlier)).await?);
+            }
+            if replaced.iter().any(|number| taken.is_of(*number, &item)) {
+                left.push(item);
+                continue;
+            }
             match self.decide(&mut item, taken).await? {
                 Decision::Answer(answer) => self.answers[item.at] = Some(answer),
-                Decision::Earlier(other) => earlier.push((item.at, other)),
+                Decision::Earlier(other) => earlier.push((item, other)),
+                Decision::Replaced(number, answer) => {
+                    replaced.push(number);
+                    self.answers[item.at] = Some(answer);
+                }
                 Decision::TryAgain => left.push(item),
             }
         }
-        self.answer_earlier(earlier).await?;
+        left.extend(self.answer_earlier(earlier).await?);
         if let (Some(depth), Some(limit)) = (depth, self.limit) {
             let room = usize::try_from(limit.saturating_sub(depth)).unwrap_or(usize::MAX);
             for item in left.drain(room.min(left.len())..) {
@@ -58,6 +71,18 @@ impl<S: Storage> Adding<'_, '_, S> {
         Ok(left)
     }
 
+    /// Which of the own ids that are taken are those of jobs that have ended, for long enough.
+    async fn note_ended_ids(&mut self, items: &[Item], found: &mut HashMap<usize, Taken>) -> Result<()> {
+        let taken: Vec<_> = found.iter_mut().filter(|(_, taken)| taken.id.is_some()).collect();
+        let reads: Vec<_> = taken.iter().map(|(at, _)| EndedId::end(&items[**at].spec.id)).collect();
+        let mut ends = ask(self.store, &self.queue, &reads).await?;
+        for (_, taken) in taken {
+            let end = ends.score();
+            taken.ended_id = taken.id.as_ref().and_then(|record| EndedId::of(record, end, self.now));
+        }
+        Ok(())
+    }
+
     /// What follows for one job from what is there already.
     async fn decide(&mut self, item: &mut Item, taken: Taken) -> Result<Decision> {
         if taken.job.as_ref() == Some(&item.record.record) {
@@ -65,7 +90,9 @@ impl<S: Storage> Adding<'_, '_, S> {
             return Ok(Decision::Answer(item.added()));
         }
         let Some(sameness) = item.sameness else { return self.number_taken(item, &taken).await };
+        item.ended_id.clone_from(&taken.ended_id);
         let by_id = match &taken.id {
+            Some(_) if taken.ended_id.is_some() => None,
             Some(record) => Some(earlier_by_id(item, record, &sameness)?),
             None => self.earlier_by_number(item, &taken, &sameness).await?,
         };
@@ -135,16 +162,22 @@ impl<S: Storage> Adding<'_, '_, S> {
         Ok(spec.map(|spec| spec.sameness()))
     }
 
-    /// The answers of those that are there already: `(place in the call, the earlier job)`.
-    async fn answer_earlier(&mut self, earlier: Vec<(usize, Earlier)>) -> Result<()> {
+    /// Answers those that are there already, each with the earlier job. Those whose earlier job was removed or replaced meanwhile
+    /// come back.
+    async fn answer_earlier(&mut self, earlier: Vec<(Item, Earlier)>) -> Result<Vec<Item>> {
+        let mut again = Vec::new();
         if earlier.is_empty() {
-            return Ok(());
+            return Ok(again);
         }
         let numbers: Vec<_> = earlier.iter().map(|(_, earlier)| earlier.number).collect();
         let mut located = find::locate_all(self.store, &self.queue, &numbers).await?.into_iter();
-        for (at, earlier) in earlier {
-            // A key may outlive its job.
+        for (item, earlier) in earlier {
+            // A key or an own id may outlive its job.
             let located = located.next().flatten();
+            if located.is_none() && !self.is_named(&item, &earlier).await? {
+                again.push(item);
+                continue;
+            }
             let state = located.as_ref().map_or(State::Completed, |located| find::state_of(located.index));
             // When it became or becomes ready, while it waits.
             let run_at = match located {
@@ -153,9 +186,20 @@ impl<S: Storage> Adding<'_, '_, S> {
                 }
                 _ => None,
             };
-            self.answers[at] = Some(Ok(Enqueued { id: earlier.id, outcome: EnqueueOutcome::Existing, state, run_at }));
+            let outcome = EnqueueOutcome::Existing;
+            self.answers[item.at] = Some(Ok(Enqueued { id: earlier.id, outcome, state, run_at }));
         }
-        Ok(())
+        Ok(again)
+    }
+
+    /// Its id or key still names this job, which is done; otherwise it was removed or replaced a moment ago.
+    async fn is_named(&mut self, item: &Item, earlier: &Earlier) -> Result<bool> {
+        let key = item.spec.key.clone().unwrap_or_default();
+        let reads = [by_name(Table::Id, earlier.id.to_string()), by_name(Table::Key, key)];
+        let mut found = ask(self.store, &self.queue, &reads).await?;
+        let (by_id, by_key) = (found.parse(records::read_id)?, found.parse(records::read_key)?);
+        let numbers = [by_id.map(|id| id.number), by_key.map(|key| key.number)];
+        Ok(numbers.contains(&Some(earlier.number)))
     }
 }
 
@@ -165,15 +209,28 @@ struct Taken {
     /// Under its number.
     job: Option<Bytes>,
     id: Option<Bytes>,
+    /// The same, where the job of that id has ended for long enough.
+    ended_id: Option<EndedId>,
     /// Under the number that its own id holds.
     number_in_id: Option<Bytes>,
     /// None inside: the key was another's and is free now.
     key: Option<Option<Bytes>>,
 }
 
+impl Taken {
+    /// Something that was found belongs to the job of this number.
+    fn is_of(&self, number: u64, item: &Item) -> bool {
+        let owner = records::owner(number);
+        let names = self.id.iter().chain(self.key.iter().flatten());
+        names.into_iter().any(|record| record.starts_with(&owner)) || item.spec.id.number() == Some(number)
+    }
+}
+
 pub(super) enum Decision {
     Answer(Answer),
     Earlier(Earlier),
+    /// The job of this number gave way.
+    Replaced(u64, Answer),
     TryAgain,
 }
 

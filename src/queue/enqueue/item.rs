@@ -5,7 +5,7 @@ use crate::domain::{JobId, OnConflict, Sameness, Spec, State, Timestamp};
 use crate::queue::context::CallContext;
 use crate::queue::encoding::Unknown;
 use crate::queue::records::{self, IdRecord, JobRecord, KeyRecord};
-use crate::queue::state_changes::{Changes, FoundKey};
+use crate::queue::state_changes::{Changes, EndedId, FoundKey};
 use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::storage::{Fence, RecordKey, Table, flag};
 use std::collections::{HashMap, HashSet};
@@ -28,6 +28,8 @@ pub(super) struct Item {
     pub(super) key_until: Timestamp,
     /// Its key belonged to a job that is done and whose time is over.
     pub(super) finished_key: Option<FoundKey>,
+    /// Its own id belonged to a job that has ended.
+    pub(super) ended_id: Option<EndedId>,
     /// Its own id holds the number of another job, which has another id.
     pub(super) number_in_id_is_another: bool,
 }
@@ -56,6 +58,7 @@ impl Item {
             record,
             key_until,
             finished_key: None,
+            ended_id: None,
             number_in_id_is_another: false,
         }
     }
@@ -102,11 +105,9 @@ impl Item {
         if self.own_id {
             let id = RecordKey::Text(self.spec.id.to_string().into());
             // An id that holds the number of its own job needs no record: it is found by that.
-            if self.record.traits & flag::OWN_ID != 0 {
-                let record = records::id(&IdRecord { number, sameness });
-                changes.put(Table::Id, id.clone(), record);
-            }
-            changes.fence(Fence::Absent(Table::Id, id));
+            let has_record = self.record.traits & flag::OWN_ID != 0;
+            let record = has_record.then(|| records::id(&IdRecord { number, sameness }));
+            changes.take_id(id, self.ended_id.as_ref(), record);
         }
         if let Some(number) = self.number_in_id() {
             changes.fence(Fence::Absent(Table::Job, RecordKey::Number(number)));

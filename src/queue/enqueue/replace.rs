@@ -3,15 +3,17 @@
 use super::Adding;
 use super::earlier::{Decision, Earlier};
 use super::item::Item;
-use crate::domain::{Spec, State};
-use crate::queue::answers::ask_record;
+use crate::domain::{JobEvent, JobEventKind, Progress, Spec, State};
+use crate::queue::answers::{ask, ask_record};
 use crate::queue::encoding::Unknown;
+use crate::queue::facts::JobFacts;
 use crate::queue::find::{self, Located};
-use crate::queue::records::{self, IdRecord, KeyRecord};
-use crate::queue::state_changes::{Changes, FoundKey};
+use crate::queue::records::{self, History, IdRecord, KeyRecord, Whereabouts};
+use crate::queue::state_changes::{Changes, FoundKey, kept_before_next};
 use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::Result;
-use crate::store::storage::{Applied, Fence, RecordKey, Storage, Table, flag};
+use crate::store::storage::{Applied, Fence, Read, RecordKey, Storage, Table, flag};
+use bytes::Bytes;
 
 impl<S: Storage> Adding<'_, '_, S> {
     /// Where the job that is there is not to be replaced, it is the answer.
@@ -21,6 +23,7 @@ impl<S: Storage> Adding<'_, '_, S> {
         let Some(old) = located.filter(|old| waits(old) && old.job.progress().deliveries == 0) else {
             return Ok(Decision::Earlier(earlier));
         };
+        let events = self.events(&old.job).await?;
         let (number, sameness) = (item.number, item.sameness.unwrap_or_default());
         let spec = Spec { id: earlier.id, ..item.spec.clone() };
         let record = records::job(&spec, number, Some(&sameness), &Unknown::default());
@@ -56,7 +59,18 @@ impl<S: Storage> Adding<'_, '_, S> {
             changes.put(Table::Body, RecordKey::Number(number), body);
         }
         changes.put(Table::Id, id, records::id(&IdRecord { number, sameness }));
-        let position = records::position(number, records::rank(spec.priority), spec.run_at, false);
+        let detail = format!("it stands for the job that was enqueued at {}", old.job.spec.enqueued_at);
+        let mut progress = Progress { events: old.job.progress().events, ..Progress::default() };
+        for (part, record) in events {
+            changes.put(Table::Event, RecordKey::Part(number, part), record);
+        }
+        let event = JobEvent::new(self.now, JobEventKind::Replaced, "", detail);
+        changes.record_event(number, &mut progress, &event);
+        let rank = records::rank(spec.priority);
+        let whereabouts = if spec.run_at > self.now { Whereabouts::Scheduled } else { Whereabouts::Ready };
+        let history = History { progress, whereabouts, rank, at: spec.run_at, ..History::default() };
+        changes.put(Table::History, RecordKey::Number(number), records::history(&history));
+        let position = records::position(number, rank, spec.run_at, true);
         changes.enter(position, spec.expires_at, self.now);
         let made_ready = changes.made_ready;
         match self.store.apply(&self.queue, &changes.batch()).await? {
@@ -64,13 +78,22 @@ impl<S: Storage> Adding<'_, '_, S> {
                 self.begun = true;
                 self.announce(std::slice::from_ref(item), &done, made_ready).await?;
                 let (outcome, run_at) = (EnqueueOutcome::Replaced, Some(spec.run_at));
-                Ok(Decision::Answer(Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at })))
+                let answer = Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at });
+                Ok(Decision::Replaced(old.job.number, answer))
             }
             Applied::Changed(_) | Applied::NoQueue => Ok(Decision::TryAgain),
         }
     }
 
-    async fn key_record(&mut self, key: &str) -> Result<Option<bytes::Bytes>> {
+    /// The records of the old one's events, by where they stand.
+    async fn events(&mut self, old: &JobFacts) -> Result<Vec<(u8, Bytes)>> {
+        let parts: Vec<_> = kept_before_next(old.progress().events).collect();
+        let read = |part: &u8| Read::Record(Table::Event, RecordKey::Part(old.number, *part));
+        let mut found = ask(self.store, &self.queue, &parts.iter().map(read).collect::<Vec<_>>()).await?;
+        Ok(parts.into_iter().filter_map(|part| Some((part, found.record()?))).collect())
+    }
+
+    async fn key_record(&mut self, key: &str) -> Result<Option<Bytes>> {
         ask_record(self.store, &self.queue, Table::Key, RecordKey::Text(key.into())).await
     }
 }

@@ -42,6 +42,7 @@ impl<H: Host> Queues<H> {
     /// If the answer does not reach its caller, the jobs return to their old positions: at once, or after
     /// [`crate::queue::ABANDONED_CLAIM_KEPT`] where the call has a request id, so that repeating it finds them.
     pub async fn claim(&self, mut claim: Claim) -> Result<Claimed> {
+        self.note_claims(claim.shares.iter().map(|share| &share.queue));
         self.follow().await?;
         let (settle, named_again) = named_once(std::mem::take(&mut claim.settle));
         let (mut settle, mut first_settled, mut turn) = (Some(settle), None, None);
@@ -67,6 +68,16 @@ impl<H: Host> Queues<H> {
                 _ => return Err(wrong_answer().into()),
             }
         }
+    }
+
+    /// Workers wait for jobs of these queues.
+    pub fn note_claims<'q>(&self, queues: impl Iterator<Item = &'q QueueName>) {
+        self.notifier.memory().claimed(queues, self.host.now());
+    }
+
+    /// The queues that workers of this server have asked for, whether they are there.
+    pub fn claimed_queues(&self) -> Vec<QueueName> {
+        self.notifier.memory().claimed_queues()
     }
 
     /// Ends or prolongs leases, in the order acks, nacks, extensions.
@@ -151,7 +162,12 @@ impl<H: Host> Queues<H> {
 
     /// Queues by name, those after `after`.
     pub async fn queues(&self, after: Option<QueueName>, limit: usize) -> Result<Vec<QueueView>> {
-        answer!(self.view(View::Queues(after, limit)).await?, Viewed::Queues)
+        let mut queues: Vec<QueueView> = answer!(self.view(View::Queues(after, limit)).await?, Viewed::Queues)?;
+        for queue in &mut queues {
+            // What the store has is of all servers, and a little older.
+            queue.last_claim_at = queue.last_claim_at.max(self.notifier.memory().last_claim(&queue.name));
+        }
+        Ok(queues)
     }
 
     /// Refused where there is no such queue.
@@ -212,13 +228,13 @@ impl<H: Host> Queues<H> {
     }
 
     /// Removes a job that waits, or asks for the end of one that is leased.
-    pub async fn cancel(&self, id: JobId, queue: Option<QueueName>) -> Result<Cancelled> {
-        answer!(self.call(Verb::Cancel(id, queue)).await?, Answer::Cancel)
+    pub async fn cancel(&self, id: JobId, queue: Option<QueueName>, reason: String) -> Result<Cancelled> {
+        answer!(self.call(Verb::Cancel(id, queue, reason)).await?, Answer::Cancel)
     }
 
     /// SCHEDULED → READY now; a READY one stays as it is.
-    pub async fn run_now(&self, id: JobId, queue: Option<QueueName>) -> Result<()> {
-        self.call(Verb::RunNow(id, queue)).await.map(drop)
+    pub async fn run_now(&self, id: JobId, queue: Option<QueueName>, reason: String) -> Result<()> {
+        self.call(Verb::RunNow(id, queue, reason)).await.map(drop)
     }
 
     /// A page of a queue's jobs.

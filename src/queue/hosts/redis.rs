@@ -24,6 +24,8 @@ const NACKS_AT_ONCE: usize = 1;
 /// How often the queues are looked at for what other servers left, so many of them each time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOKED_AT_ONCE: usize = 100;
+/// Every so many looks other servers learn which queues this one's workers ask for.
+const CLAIMS_NOTED_AFTER: u32 = 3;
 
 /// A store that many servers share.
 pub type RedisStore = Queues<RedisHost>;
@@ -195,6 +197,11 @@ impl Shared {
         *after = names.last().cloned();
         self.run(self.notifier.settings(), 0, Verb::Look(names)).await.map(drop)
     }
+
+    async fn note_claims(&self) -> Result<()> {
+        let claims = self.notifier.memory().new_claims(self.storage.now());
+        self.run(self.notifier.settings(), 0, Verb::NoteClaims(claims)).await.map(drop)
+    }
 }
 
 /// The queues that an answer speaks of; none: all. What was found in them must be as durable as what is written: a call that
@@ -203,7 +210,7 @@ fn spoken_of(verb: &Verb) -> Option<Vec<QueueName>> {
     match verb {
         Verb::Claim(claim) => Some(leases(&claim.settle).map(|lease| lease.queue.clone()).collect()),
         Verb::Undelivered(_) | Verb::Sweep(..) | Verb::NextDue(_) | Verb::Look(_) => Some(Vec::new()),
-        Verb::Register(_) | Verb::Forget(_) | Verb::Breakers(_) => Some(Vec::new()),
+        Verb::Register(_) | Verb::Forget(_) | Verb::Breakers(_) | Verb::NoteClaims(_) => Some(Vec::new()),
         _ => None,
     }
 }
@@ -250,9 +257,12 @@ async fn settle_joined(shared: Arc<Shared>, key: (QueueName, bool)) {
 /// A hint may be lost, and a server may die with what it meant to do: a slow look makes up for both.
 async fn look(shared: Arc<Shared>) {
     let mut after = None;
-    loop {
+    for looks in 1u32.. {
         tokio::time::sleep(LOOK_EVERY).await;
         log_failure("a look at some queues", shared.look_at(LOOKED_AT_ONCE, &mut after).await);
+        if looks % CLAIMS_NOTED_AFTER == 0 {
+            log_failure("the note of what workers ask for", shared.note_claims().await);
+        }
     }
 }
 

@@ -154,6 +154,9 @@ impl<'a> Plan<'a> {
             let part = RecordKey::Part(number, attempt_part(n));
             self.changes.put(Table::Attempt, part, record);
         }
+        for (n, event) in kept_attempts(events_of(job)).zip(&job.events) {
+            self.changes.put(Table::Event, RecordKey::Part(number, attempt_part(n)), records::event(event));
+        }
         let (first, last) = failures(job);
         for (part, failure) in [(FIRST_FAILURE, first), (LAST_FAILURE, last)] {
             if let Some(failure) = failure {
@@ -233,7 +236,7 @@ fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
     let deliveries = job.progress.deliveries;
     let last = job.attempts.last().filter(|attempt| attempt.delivery == deliveries);
     History {
-        progress: job.progress.clone(),
+        progress: Progress { events: events_of(job), ..job.progress.clone() },
         whereabouts,
         rank: records::rank(job.spec.priority),
         at,
@@ -241,6 +244,12 @@ fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
         failure_bytes: job.last_failure.as_ref().map_or(0, sizes::of_failure) as u32,
         unknown: Unknown::default(),
     }
+}
+
+/// How many there were; where a damaged one was left out, those that are left.
+fn events_of(job: &JobView) -> u32 {
+    let is_whole = kept_attempts(job.progress.events).count() == job.events.len();
+    if is_whole { job.progress.events } else { job.events.len() as u32 }
 }
 
 /// Whether it waits for this time because it failed.

@@ -2,11 +2,15 @@
 
 use super::*;
 use crate::domain::{Lease, Progress, State, Timestamp, millis_ceil};
-use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, open_with, put_field, put_option, put_u64, seal};
+use crate::queue::encoding::{
+    FORMAT, Read, Reader, Unknown, open_with, put_field, put_field_u64, put_option, put_u64, seal,
+};
 use crate::store::storage::{NO_GROUP, flag};
 use bytes::Bytes;
 
 const CHECKPOINT_TAG: u8 = 1;
+const EVENTS_TAG: u8 = 2;
+const MAX_RETRIES_TAG: u8 = 3;
 
 /// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
 /// one that waits is in the index that is named here or in `Ready`, at the same time.
@@ -69,10 +73,12 @@ impl History {
 pub(crate) fn history(history: &History) -> Bytes {
     let progress = &history.progress;
     let retried = if progress.retries > 0 { flag::RETRIED } else { 0 };
+    // An Ack that looks at the job finds its events: those of all others have none to delete.
+    let look = if progress.events > 0 { flag::LOOK } else { 0 };
     let size = history.failure_bytes.saturating_add(progress.checkpoint.len() as u32);
     let mut out = Vec::with_capacity(80 + progress.checkpoint.len());
     out.extend_from_slice(&size.to_be_bytes());
-    out.push(flag::HISTORY | retried);
+    out.push(flag::HISTORY | retried | look);
     out.extend_from_slice(&progress.deliveries.to_be_bytes());
     out.extend_from_slice(&progress.tries.to_be_bytes());
     out.push(FORMAT);
@@ -99,6 +105,12 @@ pub(crate) fn history(history: &History) -> Bytes {
     put_option(&mut out, progress.last_failed_at.map(Timestamp::millis));
     if !progress.checkpoint.is_empty() {
         put_field(&mut out, CHECKPOINT_TAG, progress.checkpoint.as_bytes());
+    }
+    if progress.events > 0 {
+        put_field_u64(&mut out, EVENTS_TAG, progress.events.into());
+    }
+    if let Some(max_retries) = progress.max_retries {
+        put_field_u64(&mut out, MAX_RETRIES_TAG, max_retries.into());
     }
     history.unknown.put(&mut out);
     seal(out).into()
@@ -132,11 +144,13 @@ pub(crate) fn read_history(record: &[u8]) -> Read<History> {
     progress.deadline_cleared = flags & 2 != 0;
     progress.first_failed_at = read.option_time()?;
     progress.last_failed_at = read.option_time()?;
-    let unknown = read.fields(|tag, value| {
-        if tag != CHECKPOINT_TAG {
-            return Ok(false);
+    let unknown = read.fields(|tag, mut value| {
+        match tag {
+            CHECKPOINT_TAG => progress.checkpoint = value.rest_text()?,
+            EVENTS_TAG => progress.events = value.u32()?,
+            MAX_RETRIES_TAG => progress.max_retries = Some(value.u32()?),
+            _ => return Ok(false),
         }
-        progress.checkpoint = value.rest_text()?;
         Ok(true)
     })?;
     let failure_bytes = size.saturating_sub(progress.checkpoint.len() as u32);

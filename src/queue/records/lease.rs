@@ -1,7 +1,7 @@
 //! Lease, a delivery that runs: the fence 27, attempt 4, position 16, then the tail: format 1, answer 8, tagged fields
 
 use super::*;
-use crate::domain::{Delivery, Lease, QueueName, Timestamp};
+use crate::domain::{Delivery, JobEvent, Lease, QueueName, Timestamp};
 use crate::queue::encoding::Unreadable::Damaged;
 use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, put_field};
 use crate::store::storage::{HAS_HISTORY_TAG, LEASE_TAIL, NO_GROUP, Position, flag};
@@ -34,7 +34,8 @@ pub(crate) struct LeaseTail {
     pub(crate) request_id: String,
     /// What an Extend saved.
     pub(crate) checkpoint: String,
-    pub(crate) cancel_requested: bool,
+    /// Becomes one of the job's events when the delivery ends and the job stays.
+    pub(crate) cancel_requested: Option<JobEvent>,
     /// Its claim was not delivered.
     pub(crate) undelivered: Option<Undelivered>,
     pub(crate) unknown: Unknown,
@@ -62,8 +63,10 @@ pub(crate) fn lease_tail(tail: &LeaseTail) -> Vec<u8> {
             put_field(&mut out, tag, text.as_bytes());
         }
     }
-    if tail.cancel_requested {
-        put_field(&mut out, lease_tag::CANCEL_REQUESTED, &[]);
+    if let Some(event) = &tail.cancel_requested {
+        let mut field = Vec::new();
+        put_event(&mut field, event);
+        put_field(&mut out, lease_tag::CANCEL_REQUESTED, &field);
     }
     if let Some(undelivered) = tail.undelivered {
         let mut field = Vec::with_capacity(12);
@@ -83,7 +86,7 @@ fn read_lease_tail(mut read: Reader<'_>) -> Read<LeaseTail> {
             lease_tag::WORKER => tail.worker_id = value.rest_text()?,
             lease_tag::REQUEST => tail.request_id = value.rest_text()?,
             lease_tag::CHECKPOINT => tail.checkpoint = value.rest_text()?,
-            lease_tag::CANCEL_REQUESTED => tail.cancel_requested = true,
+            lease_tag::CANCEL_REQUESTED => tail.cancel_requested = Some(read_event_fields(&mut value)?),
             lease_tag::RETURN_AT => {
                 let (return_at, expires_at) = (read_time(&mut value)?, read_time(&mut value)?);
                 tail.undelivered = Some(Undelivered { return_at, expires_at });

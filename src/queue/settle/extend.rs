@@ -42,7 +42,7 @@ pub(super) async fn extend_batch<S: Storage>(
                         lease => Ok(Extended {
                             run_until: run_until(extend, &settings),
                             expires_at,
-                            cancel_requested: lease.is_some_and(|it| it.tail.cancel_requested),
+                            cancel_requested: lease.is_some_and(|it| it.tail.cancel_requested.is_some()),
                         }),
                     };
                     answers[*at] = Some(answer);
@@ -89,7 +89,7 @@ async fn write_lease<S: Storage>(
         if !extend.checkpoint.is_empty() {
             tail.checkpoint.clone_from(&extend.checkpoint);
         }
-        let cancel_requested = tail.cancel_requested;
+        let cancel_requested = tail.cancel_requested.is_some();
         let before = facts.lease.expires_at(facts.score);
         let expires_at = extended_to(extend, settings, store.now()).max(before);
         // Another Extend may have raised the end since.

@@ -2,7 +2,7 @@
 //! delivered again.
 
 use super::AckAnswer;
-use crate::domain::{Attempt, Next, QueueSettings};
+use crate::domain::{Attempt, JobEvent, JobEventKind, Next, QueueSettings};
 use crate::queue::answers::{ask, ask_if_there, ask_record, numbered};
 use crate::queue::bulk;
 use crate::queue::context::CallContext;
@@ -11,7 +11,7 @@ use crate::queue::find::{self, Located};
 use crate::queue::records::{self, History, Whereabouts, read_if};
 use crate::queue::refusal::Refusal;
 use crate::queue::select::{DeadEntry, read_dead};
-use crate::queue::state_changes::{Changes, Total, attempt_part};
+use crate::queue::state_changes::{Changes, ID_HELD, Total, attempt_part};
 use crate::queue::{Ack, Acked};
 use crate::store::Result;
 use crate::store::storage::{Applied, Entry, Fence, Index, RecordKey, Storage, Table, flag};
@@ -102,7 +102,8 @@ fn write_end(
     let number = job.number;
     let Some(retention) = settings.completed_retention else {
         if job.traits & flag::OWN_ID != 0 {
-            changes.free_id(&job.spec.id.to_string(), number);
+            changes.hold_id(RecordKey::Text(job.spec.id.to_string().into()), number, now);
+            cx.due(&ack.lease.queue, now.after(ID_HELD));
         }
         return changes.remove_job(number, job.traits);
     };
@@ -111,6 +112,8 @@ fn write_end(
     (history.whereabouts, history.at) = (Whereabouts::Completed, now);
     let part = RecordKey::Part(number, attempt_part(history.progress.recorded));
     changes.put(Table::Attempt, part, records::attempt_with(&attempt, attempt.failure.as_ref()));
+    let event = JobEvent::new(now, JobEventKind::AckedAfterLease, "", attempt.explanation);
+    changes.record_event(number, &mut history.progress, &event);
     changes.put(Table::History, RecordKey::Number(number), records::history(&history));
     changes.insert(Index::Completed, Entry::number(now.millis(), number));
     if !ack.result.is_empty() {

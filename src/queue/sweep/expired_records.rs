@@ -16,7 +16,8 @@ use std::time::Duration;
 /// The key of a job that lives on is looked at again after this, at the earliest.
 const KEY_LOOKED_AT_AGAIN: Duration = Duration::from_secs(600);
 
-/// Records whose time is over: requests, and moves between queues that are to be completed or forgotten.
+/// Records whose time is over: requests, own ids of jobs that have ended, and moves between queues that are to be completed or
+/// forgotten.
 pub(super) async fn remove_expired<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, entries: &[Entry],
 ) -> Result<()> {

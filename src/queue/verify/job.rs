@@ -135,6 +135,7 @@ impl<'a> Finder<'a> {
         self.dead = self.check_all("the dead-letter record", Table::Dead, |it| records::read_dead(it))?;
         self.check_all("one result", Table::Result, records::read_result)?;
         self.check_all("one attempt", Table::Attempt, |it| records::read_attempt(it))?;
+        self.check_all("one event", Table::Event, |it| records::read_event(it))?;
         self.check_all("one failure", Table::Failure, |it| records::read_failure(it))?;
         Ok(())
     }
@@ -280,6 +281,9 @@ impl<'a> Finder<'a> {
         for _ in keys.iter().filter(|key| own_key != Some(**key)) {
             self.wrongly("idempotency key");
         }
+        for _ in moment.entries(Index::Expires) {
+            self.wrongly("end of an id");
+        }
         Ok(())
     }
 
@@ -296,7 +300,7 @@ impl<'a> Finder<'a> {
         Ok(names)
     }
 
-    /// Its body, attempts and failures.
+    /// Its body, attempts, events and failures.
     fn parts(&mut self) {
         let moment = self.moment;
         let traits = moment.record(Table::Job).map_or(0, |it| records::traits(it));
@@ -312,13 +316,16 @@ impl<'a> Finder<'a> {
             };
             moment.all(table).filter_map(part).collect::<Vec<u8>>()
         };
-        let (known, attempts): (Vec<_>, _) = (moment.attempts().collect(), parts(Table::Attempt));
-        let gaps = known.iter().filter(|part| !attempts.contains(part)).count();
-        if gaps > 0 {
-            self.add(Check::Indexes, format!("{gaps} attempts of {} are not there", self.name));
-        }
-        for _ in attempts.iter().filter(|part| !known.contains(part)) {
-            self.wrongly("attempt");
+        let (attempts, events): (Vec<_>, Vec<_>) = (moment.attempts().collect(), moment.events().collect());
+        for (table, one, known) in [(Table::Attempt, "attempt", attempts), (Table::Event, "event", events)] {
+            let found = parts(table);
+            let gaps = known.iter().filter(|part| !found.contains(part)).count();
+            if gaps > 0 {
+                self.add(Check::Indexes, format!("{gaps} {one}s of {} are not there", self.name));
+            }
+            for _ in found.iter().filter(|part| !known.contains(part)) {
+                self.wrongly(one);
+            }
         }
         let failures = parts(Table::Failure);
         if failed && !failures.contains(&FIRST_FAILURE) {
@@ -344,6 +351,7 @@ impl<'a> Finder<'a> {
             (Table::Dead, "a dead-letter record"),
             (Table::Result, "a result"),
             (Table::Attempt, "an attempt"),
+            (Table::Event, "an event"),
             (Table::Failure, "a failure"),
         ];
         for (table, one) in of_table {
@@ -352,7 +360,8 @@ impl<'a> Finder<'a> {
             }
         }
         let names = [
-            ("id", self.names_in(Table::Id)?.len()),
+            // An own id may outlive its job, where it has an end.
+            ("id", self.names_in(Table::Id)?.len().saturating_sub(moment.entries(Index::Expires).count())),
             ("idempotency key", self.names_in(Table::Key)?.len()),
             ("deadline", moment.entries(Index::Deadline).count()),
             ("probe", moment.entries(Index::Probe).count()),

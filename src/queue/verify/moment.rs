@@ -35,7 +35,7 @@ impl Item {
     pub(super) fn is_of_every_job(&self) -> bool {
         match self {
             Self::Record(Table::Failure, RecordKey::Part(_, part)) => *part <= LAST_FAILURE,
-            Self::Record(table, _) => !matches!(table, Table::Attempt | Table::Id | Table::Key),
+            Self::Record(table, _) => !matches!(table, Table::Attempt | Table::Event | Table::Id | Table::Key),
             Self::Entry(_, member) => matches!(member, Member::Number(_)),
         }
     }
@@ -110,6 +110,7 @@ impl Moment {
         items.extend(NUMBERED.map(|index| Item::Entry(index, Member::Number(number))));
         items.extend([FIRST_FAILURE, LAST_FAILURE].map(|it| part(Table::Failure, it)));
         items.extend(self.attempts().map(|it| part(Table::Attempt, it)));
+        items.extend(self.events().map(|it| part(Table::Event, it)));
         // Not before its size is known.
         items.extend(self.record(Table::Job).map(|_| record(Table::Body)));
         if let Some(spec) = &self.head {
@@ -172,5 +173,11 @@ impl Moment {
     pub(super) fn attempts(&self) -> impl Iterator<Item = u8> + use<> {
         let recorded = self.history.as_ref().map_or(0, |history| history.progress.recorded);
         kept_attempts(recorded).map(attempt_part)
+    }
+
+    /// The same of `Event`.
+    pub(super) fn events(&self) -> impl Iterator<Item = u8> + use<> {
+        let events = self.history.as_ref().map_or(0, |history| history.progress.events);
+        kept_attempts(events).map(attempt_part)
     }
 }

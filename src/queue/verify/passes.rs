@@ -21,10 +21,11 @@ const PARTS_MAX: u64 = 1 << 8;
 const FIRST_LOOK: [Table; 3] = [Table::Job, Table::History, Table::Lease];
 
 /// The tables but `Job` and those of the queue itself, and how progress names them.
-pub(super) const TABLES: [(Table, &str); 11] = [
+pub(super) const TABLES: [(Table, &str); 12] = [
     (Table::Body, "bodies"),
     (Table::History, "histories"),
     (Table::Attempt, "attempts"),
+    (Table::Event, "events"),
     (Table::Failure, "failures"),
     (Table::Lease, "leases"),
     (Table::Dead, "dead letters"),
@@ -34,6 +35,11 @@ pub(super) const TABLES: [(Table, &str); 11] = [
     (Table::Request, "requests"),
     (Table::Move, "moves"),
 ];
+
+/// Of an own id whose job has ended.
+fn end_of(id: &RecordKey) -> Item {
+    Item::Entry(Index::Expires, Member::Record(Table::Id, id.clone()))
+}
 
 impl<S: Reads> Verification<'_, S> {
     pub(super) async fn all_records(&mut self, table: Table, name: &'static str) -> Result<()> {
@@ -162,17 +168,25 @@ impl<S: Reads> Verification<'_, S> {
         let first_look = |number| FIRST_LOOK.map(|table| Item::Record(table, RecordKey::Number(number)));
         let reads: Vec<_> = unsure.keys().flat_map(|number| first_look(*number)).map(|item| item.read()).collect();
         let mut found = self.read(&reads).await?;
+        let mut ids = Vec::new();
         for (number, items) in unsure {
             let moment = Moment::new(self.queue, number, first_look(number).into_iter().zip(found.by_ref()));
             let known = moment.record(Table::Job).map(|_| moment.items());
-            let is_unknown = |item: &Item| match &known {
-                Some(known) => !known.contains(item),
-                // A key may outlive its job.
-                None => !matches!(item, Item::Record(Table::Key, _)),
-            };
-            let mut unknown = items.into_iter().filter(is_unknown).peekable();
-            if unknown.peek().is_some() {
-                self.suspects.entry(number).or_default().extend(unknown);
+            for item in items {
+                match (&known, &item) {
+                    (Some(known), item) if known.contains(item) => {}
+                    // A key may outlive its job, and so may an own id that has an end.
+                    (None, Item::Record(Table::Key, _)) => {}
+                    (None, Item::Record(Table::Id, id)) => ids.push((number, end_of(id), item)),
+                    _ => drop(self.suspects.entry(number).or_default().insert(item)),
+                }
+            }
+        }
+        let reads: Vec<_> = ids.iter().map(|(_, end, _)| end.read()).collect();
+        let mut found = self.read(&reads).await?;
+        for (number, end, id) in ids {
+            if found.score().is_none() {
+                self.suspects.entry(number).or_default().extend([end, id]);
             }
         }
         Ok(())
@@ -203,6 +217,10 @@ impl<S: Reads> Verification<'_, S> {
             let at = || records::read_key(&record).ok().map(|key| key.at.millis());
             // By its end a record is only looked for: the pass over its table finds what is wrong with it.
             match owner {
+                // An id that ends while its job is there.
+                Some(Some(number)) if by_end && table == Table::Id && self.numbers.binary_search(&number).is_ok() => {
+                    self.suspects.entry(number).or_default().extend([end_of(&key), Item::Record(table, key)]);
+                }
                 _ if by_end => {}
                 None => self.found(Check::Checksums, format!("the record of {what} is not what was written")),
                 Some(_) if table == Table::Key && end != at() => {

@@ -139,8 +139,8 @@ impl QueueData {
         for write in &batch.writes {
             self.write(write, now, &mut done);
         }
-        // A sweep that finds nothing due must not keep an empty queue alive.
-        let wrote = batch.writes.iter().any(|write| !matches!(write, Write::Promote(_)));
+        // A sweep that finds nothing due must not keep an empty queue alive, nor must a worker that asks for it.
+        let wrote = batch.writes.iter().any(|write| !matches!(write, Write::Promote(_) | Write::Raise(..)));
         if wrote || done.promoted > 0 {
             self.mark_used(now);
         }

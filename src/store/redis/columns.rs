@@ -31,7 +31,8 @@ pub(super) fn score(score: u64) -> Arg {
     decimal(score.min(SCORE_MAX))
 }
 
-/// The last part that a record of this table usually has: 10 first and 40 last attempts, the first and the last failure.
+/// The last part that a record of this table usually has: 10 first and 40 last attempts or events, the first and the last
+/// failure.
 /// To look for all 256 would cost every Ack 50 µs; that a queue has others is noted in its state.
 fn last_part(table: Table) -> u8 {
     if table == Table::Failure { 1 } else { 50 }
@@ -148,8 +149,11 @@ fn succeeded(epoch: u32) -> Vec<u8> {
     [b"s", &epoch.to_be_bytes()[..]].concat()
 }
 
-fn mark(Mark::LastSuccess(epoch): Mark) -> Vec<u8> {
-    [b"m", &epoch.to_be_bytes()[..]].concat()
+fn mark(mark: Mark) -> Vec<u8> {
+    match mark {
+        Mark::LastSuccess(epoch) => [b"m", &epoch.to_be_bytes()[..]].concat(),
+        Mark::LastClaim => b"c".into(),
+    }
 }
 
 /// The number of a field, at first 0.
@@ -364,7 +368,11 @@ impl Columns {
                 }
             }
             Write::DeleteParts(table, number) => {
-                let kind = if *table == Table::Failure { "FAILURES" } else { "ATTEMPTS" };
+                let kind = match table {
+                    Table::Failure => "FAILURES",
+                    Table::Event => "EVENTS",
+                    _ => "ATTEMPTS",
+                };
                 let column = self.joined(kind, Key::table(*table), 2);
                 if column.args.is_empty() {
                     column.args.push(decimal(u64::from(last_part(*table))));

@@ -4,8 +4,9 @@
 //! ```text
 //! ns:{queue}:s       HASH  state, read with one command: generation, sequence of deaths, used, each Version under the 2 bytes of
 //!                          its group, Queue `q`, Outcomes `o`, Breaker `b` and group, totals `t:` and which, of each epoch the
-//!                          successes `s` and when the last one was `m`
-//! ns:{queue}:<x>     HASH  a table by its letter: key → record; `h` has Attempt and Failure (key and `f`) too
+//!                          successes `s` and when the last one was `m`, the last claim `c`
+//! ns:{queue}:<x>     HASH  a table by its letter: key → record; `h` has Attempt, Event (key and `e`) and Failure
+//!                          (key and `f`) too
 //! ns:{queue}:<name>  ZSET  an index by its name: member by score
 //! ns:{queue}:types   HASH  counters
 //! ns:{~catalogue}:c, n, s   the catalogue, the names of the queues in order, the servers
@@ -36,7 +37,7 @@ impl Key {
     pub(super) fn table(table: Table) -> Self {
         match table {
             Table::Queue | Table::Version | Table::Breaker | Table::Outcomes => STATE,
-            Table::Attempt | Table::Failure => Self::Table(Table::History),
+            Table::Attempt | Table::Event | Table::Failure => Self::Table(Table::History),
             _ => Self::Table(table),
         }
     }
@@ -57,6 +58,7 @@ fn around(table: Table) -> (&'static [u8], &'static [u8]) {
         Table::Queue => (b"q", b""),
         Table::Breaker => (b"b", b""),
         Table::Outcomes => (b"o", b""),
+        Table::Event => (b"", b"e"),
         Table::Failure => (b"", b"f"),
         _ => (b"", b""),
     }
@@ -76,7 +78,7 @@ pub(super) fn key_in(table: Table, field: &[u8]) -> Option<Vec<u8>> {
         Table::Queue | Table::Outcomes => key.is_empty(),
         Table::Version | Table::Breaker => key.len() == 2,
         Table::History => key.len() == 6,
-        Table::Attempt | Table::Failure => key.len() == 7,
+        Table::Attempt | Table::Event | Table::Failure => key.len() == 7,
         _ => true,
     };
     is_of.then(|| key.to_vec())

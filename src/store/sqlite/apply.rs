@@ -101,7 +101,9 @@ impl SqliteStorage<'_> {
             if made.next_if(|put| put.0 == place).is_some() {
                 written = Written::Changes;
             } else if self.volatile.write(id, write, self.now) {
-                self.cache.queues[at].sums.used_at = self.now;
+                if !matches!(write, Write::Raise(..)) {
+                    self.cache.queues[at].sums.used_at = self.now;
+                }
             } else if let Write::Promote(limit) = write {
                 self.flush(at, std::mem::take(&mut pending))?;
                 let promoted = self.promote(at, *limit)?;

@@ -16,7 +16,7 @@ pub(super) enum Failure {
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => Self::Refused(StoreError::DiskLow(error.to_string())),
+            Some(ErrorCode::DiskFull) => Self::Refused(StoreError::DiskFull(error.to_string())),
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 Self::Refused(StoreError::Unavailable(error.to_string()))
             }

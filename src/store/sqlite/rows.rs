@@ -38,7 +38,9 @@ pub(super) fn read_key(table: Table, column: ValueRef<'_>) -> Option<RecordKey> 
         ValueRef::Integer(row) => Some(match table {
             Table::Queue | Table::Outcomes => RecordKey::Only,
             Table::Version | Table::Breaker => RecordKey::Group(u16::try_from(row).ok()?),
-            Table::Attempt | Table::Failure => RecordKey::Part(row.cast_unsigned() >> 8, (row & 0xff) as u8),
+            Table::Attempt | Table::Event | Table::Failure => {
+                RecordKey::Part(row.cast_unsigned() >> 8, (row & 0xff) as u8)
+            }
             _ => RecordKey::Number(row.cast_unsigned()),
         }),
         _ => None,

@@ -10,7 +10,7 @@ use std::{path::Path, time::Duration};
 /// "RDRV": tells our files from other databases.
 const APPLICATION_ID: i32 = 0x5244_5256;
 /// The layout of the tables below. 1 was the layout before there was a storage contract.
-const LAYOUT: i32 = 3;
+const LAYOUT: i32 = 4;
 const FORMAT: i64 = crate::store::storage::FORMAT as i64;
 
 pub(super) const DATABASE: &str = "redrive.db";
@@ -50,6 +50,7 @@ pub(super) fn kind(table: Table) -> Kind {
         Table::Body => Kind::Row("body"),
         Table::History => Kind::Row("history"),
         Table::Attempt => Kind::Row("attempt"),
+        Table::Event => Kind::Row("event"),
         Table::Failure => Kind::Row("failure"),
         Table::Dead => Kind::Row("dead"),
         Table::Result => Kind::Row("result"),

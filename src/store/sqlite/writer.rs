@@ -7,7 +7,8 @@ use super::failure::Failure;
 use super::storage::{SqliteStorage, Written};
 use super::{Durability, lock, schema};
 use crate::domain::{StoreClock, Timestamp};
-use crate::env::Clock;
+use crate::env::{self, Clock};
+use crate::log_limit::LogLimit;
 use crate::store::{Result, StoreError};
 use rusqlite::Connection;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -141,11 +142,20 @@ pub(super) struct Writer<'c, W: Work> {
     waits_for_disk: bool,
     /// Store time as it was last written.
     saved_at: Timestamp,
+    /// Of lines about what was refused.
+    refused: LogLimit,
 }
 
 impl<'c, W: Work> Writer<'c, W> {
     pub(super) fn new(storage: SqliteStorage<'c>, work: W, shared: Arc<Shared>) -> Self {
-        Self { storage, work, shared, waits_for_disk: true, saved_at: Timestamp::default() }
+        Self {
+            storage,
+            work,
+            shared,
+            waits_for_disk: true,
+            saved_at: Timestamp::default(),
+            refused: LogLimit::default(),
+        }
     }
 
     pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Envelope<W>>, checkpointer: &mut Checkpointer) {
@@ -159,7 +169,12 @@ impl<'c, W: Work> Writer<'c, W> {
             let connection = self.storage.connection;
             match self.step(step).and_then(|()| checkpointer.run_once(connection)) {
                 Ok(()) => {}
-                Err(Failure::Refused(error)) => tracing::warn!(%error, "nothing was written"),
+                Err(Failure::Refused(error)) => {
+                    if let Some(left_out) = self.refused.admit(env::instant()) {
+                        let left_out = (left_out > 0).then_some(left_out);
+                        tracing::warn!(%error, left_out, "nothing was written");
+                    }
+                }
                 Err(Failure::Stopped(why) | Failure::Unknown(why)) => {
                     tracing::error!(
                         why,

@@ -17,7 +17,7 @@ pub const LEASE_TAIL: usize = LEASE_FENCE + 4 + Position::LENGTH;
 pub mod flag {
     /// Its id is the caller's own: there is a record in `Id`.
     pub const OWN_ID: u8 = 1;
-    /// It has a deadline, or an id that no token holds: an Ack has to read the job.
+    /// It has a deadline, events, or an id that no token holds: an Ack has to read the job.
     pub const LOOK: u8 = 2;
     /// There is a `History`.
     pub const HISTORY: u8 = 4;
@@ -91,7 +91,7 @@ impl RecordKey {
         Some(match table {
             Table::Queue | Table::Outcomes => Self::Only,
             Table::Version | Table::Breaker => Self::Group(u16::from_be_bytes(bytes.try_into().ok()?)),
-            Table::Attempt | Table::Failure => Self::Part(read_48(bytes)?, *bytes.get(6)?),
+            Table::Attempt | Table::Event | Table::Failure => Self::Part(read_48(bytes)?, *bytes.get(6)?),
             Table::Id | Table::Key | Table::Request => Self::Text(std::str::from_utf8(bytes).ok()?.into()),
             Table::Job | Table::Body | Table::History | Table::Lease | Table::Dead | Table::Result | Table::Move => {
                 Self::Number(read_48(bytes)?)

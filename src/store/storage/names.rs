@@ -23,6 +23,8 @@ pub enum Table {
     History,
     /// `Part`: one ended delivery.
     Attempt,
+    /// `Part`: one thing that was done to the job beside its deliveries.
+    Event,
     /// `Part`: the first (0) and the last (1) failure, whole.
     Failure,
     /// `Number`: a delivery that runs. Its expiry stands beside the record, see [`Write::PutLease`].
@@ -42,7 +44,7 @@ pub enum Table {
 }
 
 impl Table {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Queue,
         Self::Version,
         Self::Breaker,
@@ -51,6 +53,7 @@ impl Table {
         Self::Body,
         Self::History,
         Self::Attempt,
+        Self::Event,
         Self::Failure,
         Self::Lease,
         Self::Dead,
@@ -71,6 +74,7 @@ impl Table {
             Self::Body => 'B',
             Self::History => 'h',
             Self::Attempt => 'a',
+            Self::Event => 'e',
             Self::Failure => 'f',
             Self::Lease => 'l',
             Self::Dead => 'd',
@@ -301,6 +305,8 @@ pub enum CounterGroup {
 pub enum Mark {
     /// The last Ack under an epoch.
     LastSuccess(u32),
+    /// The last time that a worker asked for jobs.
+    LastClaim,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

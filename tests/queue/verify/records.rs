@@ -86,18 +86,23 @@ fn parts_that_are_missing_or_too_many_are_found() {
             let (often, dead) = (f.number_of("often"), f.number_of("dead-1"));
             let attempt = f.record(Table::Attempt, RecordKey::Part(often, 1)).unwrap();
             let failure = f.record(Table::Failure, RecordKey::Part(often, 0)).unwrap();
+            let event = f.record(Table::Event, RecordKey::Part(often, 1)).unwrap();
             vec![
                 Write::Delete(Table::Attempt, RecordKey::Part(often, 3)),
                 Write::Delete(Table::Attempt, RecordKey::Part(often, 50)),
                 Write::Put(Table::Attempt, RecordKey::Part(often, 51), attempt),
                 Write::Delete(Table::Failure, RecordKey::Part(dead, 0)),
+                Write::Delete(Table::Event, RecordKey::Part(often, 2)),
+                Write::Put(Table::Event, RecordKey::Part(dead, 1), event),
                 Write::Put(Table::Failure, RecordKey::Part(often, 9), failure),
             ]
         },
         &[
             (Indexes, "2 attempts of job 6 (often) are not there"),
             (Indexes, "one attempt leads to job 6 (often), wrongly"),
+            (Indexes, "1 events of job 6 (often) are not there"),
             (Indexes, "one failure leads to job 6 (often), wrongly"),
+            (Indexes, "one event leads to job 7 (dead-1), wrongly"),
             (Indexes, "the first failure of job 7 (dead-1) is not there"),
         ],
     );
@@ -110,7 +115,8 @@ fn parts_that_are_missing_or_too_many_are_found() {
                 Write::Put(Table::Body, number(later), other.clone()),
                 Write::Put(Table::Result, number(later), result.clone()),
                 Write::Put(Table::Body, number(gone), other),
-                Write::Put(Table::Result, number(gone), result),
+                Write::Put(Table::Result, number(gone), result.clone()),
+                Write::Put(Table::Event, RecordKey::Part(gone, 1), result),
             ]
         },
         &[
@@ -118,6 +124,8 @@ fn parts_that_are_missing_or_too_many_are_found() {
             (Indexes, "one result leads to job 4 (later), wrongly"),
             (Indexes, "a body of job 4000 is there without it"),
             (Indexes, "a result of job 4000 is there without it"),
+            (Indexes, "an event of job 4000 is there without it"),
+            (Check::Checksums, "one event of job 4000 is not what was written"),
         ],
     );
 }
@@ -132,6 +140,7 @@ fn bytes_that_are_not_those_that_were_written_are_found() {
         (Table::Dead, "dead-1", None, "the dead-letter record of job 7 (dead-1)"),
         (Table::Result, "kept", None, "one result of job 10 (kept)"),
         (Table::Attempt, "often", Some(33), "one attempt of job 6 (often)"),
+        (Table::Event, "often", Some(3), "one event of job 6 (often)"),
         (Table::Failure, "often", Some(1), "one failure of job 6 (often)"),
     ];
     for (table, id, part, expected) in cases {

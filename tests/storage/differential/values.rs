@@ -32,7 +32,7 @@ pub(super) fn key(table: Table, queue: u8, by: u8, part: u8) -> RecordKey {
         Table::Queue | Table::Outcomes => RecordKey::Only,
         Table::Version => RecordKey::Group(pick(&[NO_GROUP, WHOLE_QUEUE], part)),
         Table::Breaker => RecordKey::Group(pick(&[NO_GROUP, 1, 256], part)),
-        Table::Attempt => RecordKey::Part(number(queue, by), 1 + part % 3),
+        Table::Attempt | Table::Event => RecordKey::Part(number(queue, by), 1 + part % 3),
         Table::Failure => RecordKey::Part(number(queue, by), part % 2),
         Table::Id | Table::Key | Table::Request => RecordKey::Text(pick(&["a", "ab", "B"], by).into()),
         _ => RecordKey::Number(number(queue, by)),

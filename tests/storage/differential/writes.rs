@@ -79,7 +79,7 @@ impl Batches<'_> {
                 Some(Write::Delete(table, key))
             }
             2 => {
-                let (table, number) = (pick(&[Table::Attempt, Table::Failure], a), self.number(b));
+                let (table, number) = (pick(&[Table::Attempt, Table::Event, Table::Failure], a), self.number(b));
                 let mut written = draft.records.iter();
                 let is_written =
                     written.any(|(of, key)| *of == table && matches!(key, RecordKey::Part(of, _) if *of == number));

@@ -10,7 +10,8 @@ mod work;
 use crate::steps::{Op, name};
 pub(crate) use breakers::Breaker;
 use redrive::domain::{
-    Attempt, DeadReason, Delivery, Failure, Progress, QueueName, Reading, Settings, State, StoreClock, Timestamp,
+    Attempt, DeadReason, Delivery, Failure, JobEventKind, Progress, QueueName, Reading, Settings, State, StoreClock,
+    Timestamp,
 };
 use redrive::env::{Clock, ManualClock};
 use redrive::queue::EnqueueOutcome;
@@ -40,6 +41,8 @@ pub(crate) struct Job {
     pub(crate) progress: Progress,
     pub(crate) last_attempt: Option<Attempt>,
     pub(crate) last_failure: Option<Failure>,
+    /// All that there were.
+    pub(crate) events: Vec<(JobEventKind, Timestamp)>,
     /// Of the lease that completed it.
     pub(crate) result: Option<usize>,
 }
@@ -74,6 +77,17 @@ pub(crate) struct Death {
 }
 
 impl Job {
+    fn note(&mut self, kind: JobEventKind, now: Timestamp) {
+        self.progress.events += 1;
+        self.events.push((kind, now));
+    }
+
+    /// The first 10 and the last 40.
+    pub(crate) fn kept_events(&self) -> Vec<(JobEventKind, Timestamp)> {
+        let last = self.events.len().saturating_sub(40).max(10);
+        self.events.iter().take(10).chain(self.events.iter().skip(last)).copied().collect()
+    }
+
     pub(crate) fn state(&self) -> State {
         match self.place {
             Place::Ready(_) => State::Ready,
@@ -112,6 +126,14 @@ struct Holder {
     id: Id,
     body: u8,
     free_at: Option<Timestamp>,
+}
+
+/// An own id whose job has ended.
+#[derive(Clone, Copy, Debug)]
+struct EndedId {
+    job: usize,
+    body: u8,
+    until: Timestamp,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -168,6 +190,7 @@ pub(crate) struct Model {
     pub(crate) jobs: BTreeMap<usize, Job>,
     pub(crate) queues: BTreeMap<usize, Queue>,
     keys: BTreeMap<(usize, u8), Holder>,
+    ended_ids: BTreeMap<(usize, u8), EndedId>,
     /// Every lease there ever was: its job, and which of its deliveries.
     pub(crate) leases: Vec<(usize, u32)>,
     pub(crate) made: usize,
@@ -201,6 +224,7 @@ impl Model {
             keeps_outcome_stats,
             jobs: BTreeMap::new(),
             keys: BTreeMap::new(),
+            ended_ids: BTreeMap::new(),
             leases: Vec::new(),
             made: 0,
             arrivals: 0,
@@ -264,6 +288,19 @@ impl Model {
 
     pub(crate) fn find(&self, queue: usize, id: Id) -> Option<usize> {
         self.jobs.iter().find(|(_, job)| job.queue == queue && job.id == id).map(|(number, _)| *number)
+    }
+
+    /// It has ended, and nothing stays of it but its own id for a while.
+    fn remove(&mut self, number: usize) {
+        if let Some(Job { id: Id::Own(id), queue, body, .. }) = self.jobs.remove(&number) {
+            let until = self.now.after(Duration::from_secs(600));
+            self.ended_ids.insert((queue, id), EndedId { job: number, body, until });
+        }
+    }
+
+    fn ended_id(&self, queue: usize, id: Id) -> Option<EndedId> {
+        let Id::Own(id) = id else { return None };
+        self.ended_ids.get(&(queue, id)).copied().filter(|ended| ended.until > self.now)
     }
 
     fn count(&self, queue: usize, which: impl Fn(&Job) -> bool) -> usize {

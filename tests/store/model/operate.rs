@@ -2,6 +2,7 @@
 
 use super::{Answer, Id, JobRefused, Model, Place};
 use crate::steps::name;
+use redrive::domain::JobEventKind;
 use redrive::queue::Cancelled;
 use std::time::Duration;
 
@@ -56,10 +57,13 @@ impl Model {
                 Err(JobRefused::WrongState { state: job.state() })
             }
             Place::Leased(_) => {
-                job.progress.cancel_requested = true;
+                if !std::mem::replace(&mut job.progress.cancel_requested, true) {
+                    job.note(JobEventKind::CancelRequested, self.now);
+                }
                 Ok(Cancelled::Requested)
             }
             Place::Ready(_) | Place::Scheduled(_) => {
+                job.note(JobEventKind::CancelRequested, self.now);
                 self.end_cancelled(number);
                 Ok(Cancelled::Cancelled)
             }
@@ -74,7 +78,7 @@ impl Model {
         job.place = Place::Cancelled(now);
         let (queue, retried) = (job.queue, job.progress.retries > 0);
         if self.settings(queue).completed_retention.is_none() {
-            self.jobs.remove(&number);
+            self.remove(number);
         }
         self.change(queue, |totals| {
             totals.cancelled += 1;
@@ -92,6 +96,7 @@ impl Model {
             Place::Ready(_) => Ok(()),
             Place::Scheduled(at) => {
                 job.place = Place::Ready(at.min(now));
+                job.note(JobEventKind::RunNow, now);
                 Ok(())
             }
             Place::Leased(_) | Place::Dead(_) | Place::Completed(_) | Place::Cancelled(_) => {

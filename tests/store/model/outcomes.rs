@@ -2,7 +2,9 @@
 
 use super::{Answer, Death, Id, Job, Model, Place};
 use crate::steps::{Pick, name};
-use redrive::domain::{Attempt, AttemptStatus, DeadReason, Glob, Leased, Next, Outcome, RandomFractions, decide};
+use redrive::domain::{
+    Attempt, AttemptStatus, DeadReason, Glob, JobEventKind, Leased, Next, Outcome, RandomFractions, decide,
+};
 use redrive::queue::Refusal;
 use redrive::queue::{Acked, Extended, REPLY_KEPT, SkipReason};
 use std::time::Duration;
@@ -33,7 +35,7 @@ impl Model {
         if self.settings(job.queue).completed_retention.is_some() {
             self.complete(number, lease);
         } else {
-            self.jobs.remove(&number);
+            self.remove(number);
         }
         self.completed(number, &job, true);
         Ok(Acked { already_gone: false })
@@ -62,12 +64,13 @@ impl Model {
             self.made_room(job.queue);
         }
         if self.settings(job.queue).completed_retention.is_none() {
-            self.jobs.remove(&number);
+            self.remove(number);
         } else if let Some(job) = self.jobs.get_mut(&number) {
             job.progress.complete_late(&mut attempt, &format!("note {lease}"), now);
             job.last_attempt = Some(attempt);
             job.result = Some(lease);
             job.place = Place::Completed(now);
+            job.note(JobEventKind::AckedAfterLease, now);
         }
         self.completed(number, &job, !is_dead);
         Ok(Acked { already_gone: false })
@@ -243,7 +246,7 @@ impl Model {
             let key = self.jobs[&number].key;
             let holder = key.and_then(|key| self.keys.get(&(to, key)));
             let is_held = holder.is_some_and(|holder| holder.job != number && holder.free_at.is_none());
-            if to != queue && self.find(to, id).is_some() {
+            if to != queue && (self.find(to, id).is_some() || self.ended_id(to, id).is_some()) {
                 skipped.push((id, SkipReason::IdTaken));
             } else if is_held || key.is_some_and(|key| would_take.contains(&key)) {
                 skipped.push((id, SkipReason::KeyTaken));
@@ -311,7 +314,7 @@ impl Model {
         if !dry {
             for number in gone {
                 self.drop_key(number);
-                self.jobs.remove(&number);
+                self.remove(number);
                 self.made_room(queue);
             }
             self.change(queue, |totals| totals.purged += count);
@@ -324,11 +327,16 @@ impl Model {
         let moved = u64::from(from != to);
         if let Some(job) = self.jobs.get_mut(&number) {
             job.progress.requeue(self.now, job.expires_at, keep);
+            let kind = if moved > 0 { JobEventKind::Moved } else { JobEventKind::Requeued };
+            job.note(kind, self.now);
             job.place = Place::Ready(self.now);
             job.queue = to;
             if from != to {
                 self.arrivals += 1;
                 job.arrived = self.arrivals;
+                if let Id::Own(id) = job.id {
+                    self.ended_ids.remove(&(to, id));
+                }
                 let kept = self.settings.queue(&name(from)).max_run_time.max(REPLY_KEPT);
                 self.moved.insert(number, (job.progress.deliveries, self.now.after(kept)));
             }
@@ -375,14 +383,17 @@ impl Model {
             dead.push(self.jobs[&number].id);
             self.dead_letter(number, DeadReason::Expired);
         }
-        let before = self.jobs.len();
-        let (now, settings) = (self.now, self.settings.clone());
-        self.jobs.retain(|_, job| match job.place {
+        let is_over = |job: &Job| match job.place {
             Place::Completed(at) | Place::Cancelled(at) => {
-                settings.queue(&name(job.queue)).completed_retention.is_some_and(|retention| at.after(retention) > now)
+                let retention = self.settings.queue(&name(job.queue)).completed_retention;
+                retention.is_none_or(|retention| at.after(retention) <= self.now)
             }
-            _ => true,
-        });
-        Answer::Swept { promoted, expired, dead, removed: before - self.jobs.len() }
+            _ => false,
+        };
+        let gone: Vec<_> = self.jobs.iter().filter(|(_, job)| is_over(job)).map(|(number, _)| *number).collect();
+        for number in &gone {
+            self.remove(*number);
+        }
+        Answer::Swept { promoted, expired, dead, removed: gone.len() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Added, Answer, Holder, Id, Job, Model, Out, Place};
 use crate::steps::{New, name};
-use redrive::domain::{DeadReason, Delivery, Lease, OnConflict, Progress, State, Timestamp};
+use redrive::domain::{DeadReason, Delivery, JobEventKind, Lease, OnConflict, Progress, State, Timestamp};
 use redrive::queue::EnqueueOutcome;
 use redrive::queue::IdleReason;
 use redrive::queue::Refusal;
@@ -17,25 +17,24 @@ impl Model {
             .and_then(|key| self.keys.get(&(new.queue, key)).copied())
             .filter(|holder| holder.free_at.is_none_or(|at| at > self.now));
         let by_id = new.id.and_then(|id| self.find(new.queue, Id::Own(id)));
+        let ended = new.id.and_then(|id| self.ended_id(new.queue, Id::Own(id)));
         let rejects = new.on_conflict == OnConflict::RejectDifferent;
-        if rejects && by_id.is_some_and(|number| self.jobs[&number].body != new.body) {
+        let body_of_id = by_id.map(|number| self.jobs[&number].body).or_else(|| ended.map(|ended| ended.body));
+        if rejects && body_of_id.is_some_and(|body| body != new.body) {
             return Err(Refusal::IdTaken);
         }
         if rejects && holder.is_some_and(|holder| holder.body != new.body) {
             return Err(Refusal::KeyTaken);
         }
+        let job_of_id = by_id.or_else(|| ended.map(|ended| ended.job));
         if let Some(holder) = holder
-            && new.id.is_some_and(|id| by_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id)
+            && new.id.is_some_and(|id| job_of_id.is_some_and(|n| n != holder.job) || Id::Own(id) != holder.id)
         {
             return Err(Refusal::IdAndKeyDiffer);
         }
-        if let Some(holder) = holder.filter(|holder| holder.free_at.is_some()) {
-            return Ok(Added {
-                id: holder.id,
-                outcome: EnqueueOutcome::Existing,
-                state: State::Completed,
-                run_at: None,
-            });
+        let gone = holder.filter(|holder| holder.free_at.is_some()).map(|holder| holder.id);
+        if let Some(id) = gone.or_else(|| ended.and_then(|_| new.id.map(Id::Own))) {
+            return Ok(Added { id, outcome: EnqueueOutcome::Existing, state: State::Completed, run_at: None });
         }
         if let Some(number) = holder.map(|holder| holder.job).or(by_id) {
             let job = &self.jobs[&number];
@@ -59,6 +58,7 @@ impl Model {
         let number = self.made;
         self.made += 1;
         let id = new.id.map_or(Id::Made(number), Id::Own);
+        new.id.map(|id| self.ended_ids.remove(&(new.queue, id)));
         let run_at = self.now.after(new.delay);
         self.arrivals += 1;
         let job = Job {
@@ -74,6 +74,7 @@ impl Model {
             progress: Progress::default(),
             last_attempt: None,
             last_failure: None,
+            events: Vec::new(),
             result: None,
         };
         let state = job.state();
@@ -100,9 +101,10 @@ impl Model {
             enqueued_at: now,
             expires_at,
             place,
-            progress: Progress::default(),
+            progress: Progress { events: job.progress.events, ..Progress::default() },
             ..job.clone()
         };
+        job.note(JobEventKind::Replaced, now);
         let added = Added { id: job.id, outcome: EnqueueOutcome::Replaced, state: job.state(), run_at: Some(run_at) };
         self.hold_key(number);
         added

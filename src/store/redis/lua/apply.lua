@@ -7,13 +7,15 @@
 --   caller puts removals first, as a full Redis refuses a script whose first write is none (Enqueue).
 -- Fences: BEGINS fields… prefixes… · TELL the same, the records come back · IS fields… records… · ABSENT fields…
 --   AT members… scores… · ROOM add limit 'HLEN'|'ZCARD' then pairs 'HLEN'|'ZCARD', position of a key whose length is taken off
--- Writes: HSET HDEL ZADD ZREM as in Redis · ATTEMPTS, FAILURES last numbers…: the fields of each part of a number up to last,
+-- Writes: HSET HDEL ZADD ZREM as in Redis · ATTEMPTS, EVENTS, FAILURES last numbers…: the fields of each part of a number up to last,
 --   or up to what the state says of unusual ones · EXTEND score member…: never lowers, adds none, answers the scores
 --   ADD name delta…: removed at zero · PROMOTE limit
 --   APPEND (key: a hash) position of an index, member, record…: the next number is the score and 8 bytes in front of the record
 -- Reply: 0, ready jobs, promoted, then told records, and scores of EXTEND and numbers of APPEND in their order. Or -1 and for each
 --   fence that failed its place among the fences, from 0, and what was found.
 local byte, columns, promoted = string.byte, ARGV[5], 0
+-- What stands behind the part in a field.
+local TAILS = { ATTEMPTS = '', EVENTS = 'e', FAILURES = 'f' }
 local function number(at)
   local high, low = byte(columns, at, at + 1)
   return high * 256 + low
@@ -59,15 +61,15 @@ for column = 9, writes - 3, 3 do
 end
 if failed[2] then return failed end
 
-local before, grown, used = call('ZCARD', READY), 0, fields > fenced
-local puts = { 'used', ARGV[2] }
+local before, grown, used = call('ZCARD', READY), 0, added > 0
+local puts = {}
 for column = writes, #columns, 3 do
   local kind, key, from, to = ARGV[at], KEYS[byte(columns, column)], at + 1, at + number(column + 1)
   used = used or kind ~= 'PROMOTE'
   if kind == 'HSET' and key == S and #puts < 1000 then
     for j = from, to do puts[#puts + 1] = ARGV[j] end
-  elseif kind == 'ATTEMPTS' or kind == 'FAILURES' then
-    local last, tail = call('HGET', S, 'parts') or ARGV[from], kind == 'FAILURES' and 'f' or ''
+  elseif TAILS[kind] then
+    local last, tail = call('HGET', S, 'parts') or ARGV[from], TAILS[kind]
     for j = from + 1, to do
       local parts = {}
       for part = 0, tonumber(last) do parts[part + 1] = ARGV[j] .. string.char(part) .. tail end
@@ -104,8 +106,9 @@ for i = fenced + 1, fields do
     puts[#puts + 1], puts[#puts + 2] = field, string.format('%.0f', now)
   end
 end
--- A sweep that finds nothing due does not keep an empty queue.
-if used or promoted > 0 then call('HSET', S, unpack(puts)) end
+-- A sweep that finds nothing due does not keep an empty queue, nor does a field that rises alone.
+if used or promoted > 0 then puts[#puts + 1], puts[#puts + 2] = 'used', ARGV[2] end
+if puts[1] then call('HSET', S, unpack(puts)) end
 local ready = before + grown + promoted
 if ready > 0 and (ARGV[4] == 'always' or ARGV[4] == 'first' and before == 0) then call('PUBLISH', S, ready) end
 reply[2], reply[3] = ready, promoted
