@@ -30,6 +30,8 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(crate) struct Heard {
     pub(crate) data: Vec<u8>,
     pub(crate) ended: bool,
+    /// Frames of headers; a refusal is one of them and nothing else.
+    pub(crate) headers: usize,
     pub(crate) reset: Option<u32>,
 }
 
@@ -140,6 +142,7 @@ impl Raw {
         match kind {
             DATA | HEADERS => {
                 let heard = seen.streams.entry(stream).or_default();
+                heard.headers += usize::from(kind == HEADERS);
                 heard.ended |= flags & END_STREAM != 0;
                 if kind == DATA {
                     heard.data.extend_from_slice(payload);

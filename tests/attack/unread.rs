@@ -105,6 +105,7 @@ async fn every_reply_counts_and_settling_goes_on_when_nothing_else_does() {
         SettleRequest { acks: vec![AckRequest { lease, ..AckRequest::default() }], ..SettleRequest::default() };
     let refused = raw.call("QueueService/Claim", &ClaimRequest { settle: Some(settle), ..claim }).await.unwrap();
     assert!(raw.wait_for(LONG, |seen| seen.streams.get(&refused).is_some_and(|heard| heard.ended)).await);
+    assert_eq!(raw.seen().streams[&refused].headers, 1);
     assert!(opened.iter().all(|stream| !raw.seen().streams.get(stream).is_some_and(|heard| heard.ended)));
     // What it settled is settled: of five jobs one is done, three are on their way and one is ready.
     let stats = server.admin().await.get_stats(GetStatsRequest::default()).await.unwrap().into_inner();

@@ -212,6 +212,10 @@ impl HttpBody for Request {
 
 /// Counts what a reply takes until the transport is done with it.
 fn count(mut response: http::Response<Body>, peer: &Arc<Peer>, kind: Kind, open: OpenCall) -> http::Response<Body> {
+    // A refusal is nothing but headers, and must stay so: gRPC reads a status there only where the stream ends with them.
+    if response.body().is_end_stream() {
+        return response;
+    }
     let held = response.extensions_mut().remove::<HeldForResponse>();
     let (parts, mut body) = response.into_parts();
     // The message of a call is there already; that of a stream comes when it likes, and is counted then.
@@ -283,7 +287,7 @@ impl HttpBody for Reply {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.body.is_end_stream()
+        matches!(self.first, Some(None)) || self.first.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
