@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MOST: usize = 64 << 20;
-/// One claim takes at most this part of what is left: claims that run at the same time leave some for each other.
+/// Beside others, a claim takes at most this part of what is left: claims that run at the same time leave some for each other.
 const PART: usize = 16;
 /// With less than this left, a claim takes small jobs only; where a large one comes first, it runs again in a moment.
 const LEAST: usize = 4 << 20;
@@ -19,7 +19,11 @@ impl ClaimedBytes {
     pub(crate) fn reserve(&self, most: usize) -> InHand {
         let left = MOST.saturating_sub(self.0.load(Ordering::Relaxed));
         let tight = left < LEAST;
-        let bytes = most.min(if tight { SMALL } else { left / PART });
+        let bytes = most.min(match left {
+            MOST => MOST,
+            ..LEAST => SMALL,
+            _ => left / PART,
+        });
         self.0.fetch_add(bytes, Ordering::Relaxed);
         InHand { all: self.clone(), bytes, tight }
     }
