@@ -154,6 +154,7 @@ pub(crate) fn setup(settings: Settings) -> Setup {
         settings: Arc::new(settings),
         subscribers: Subscribers::default().with(Arc::new(Unused)),
         random: Arc::new(move || calls.fetch_add(1, Ordering::Relaxed)),
+        ..Setup::default()
     }
 }
 

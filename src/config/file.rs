@@ -3,7 +3,7 @@
 use super::error::{ConfigError, Invalid, RawProblem};
 use super::toml_reader::{Problems, TomlReader};
 use super::{Durability, LogFormat, LogLevel, overrides::listen_address, queue};
-use crate::domain::{Limits, QueueName, QueueSettings, Settings};
+use crate::domain::{Bounds, Limits, QueueName, QueueSettings, Settings};
 use crate::store::redis::connection::secret::{Credentials, Secret};
 use crate::store::redis::{Access, Address, Tls};
 use std::collections::HashMap;
@@ -14,6 +14,10 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 const LONGEST_SHUTDOWN: Duration = Duration::from_secs(3_600);
+const SECOND: Duration = Duration::from_secs(1);
+const LONGEST_AGE: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// An eighth of it holds the largest reply.
+const MESSAGE_BYTES_LEAST: usize = 32 << 20;
 
 /// What a file says.
 #[derive(Debug, Default)]
@@ -21,6 +25,7 @@ pub(super) struct File {
     pub(super) server: Server,
     /// How to get into Redis, wherever it is.
     pub(super) redis_access: Access,
+    pub(super) bounds: Bounds,
     pub(super) settings: Settings,
 }
 
@@ -69,13 +74,14 @@ fn syntax_errors(text: &str, errors: &[toml::de::Error]) -> Vec<RawProblem> {
 fn read(root: &TomlReader<'_>) -> File {
     let server = root.table("server").as_ref().map(server).unwrap_or_default();
     let redis_access = root.table("redis").as_ref().map(redis_access).unwrap_or_default();
+    let bounds = root.table("limits").as_ref().map(bounds).unwrap_or_default();
     let built_in = QueueSettings::default();
     let defaults = match root.table("defaults") {
         Some(reader) => queue::read(&reader, &built_in),
         None => built_in,
     };
     let queues = queues(root, &defaults);
-    File { server, redis_access, settings: Settings { defaults: Arc::new(defaults), queues } }
+    File { server, redis_access, bounds, settings: Settings { defaults: Arc::new(defaults), queues } }
 }
 
 fn server(reader: &TomlReader<'_>) -> Server {
@@ -100,6 +106,47 @@ fn server(reader: &TomlReader<'_>) -> Server {
         log_format: reader.value_of("log_format"),
         log_level: reader.value_of("log_level"),
     }
+}
+
+/// `[limits]`: what clients may take.
+fn bounds(reader: &TomlReader<'_>) -> Bounds {
+    let built_in = Bounds::default();
+    let count = |key, built_in, range| reader.integer::<usize>(key, range).unwrap_or(built_in);
+    let time = |key, built_in| reader.duration(key, SECOND..=LONGEST_AGE).unwrap_or(built_in);
+    let bounds = Bounds {
+        connections: count("connections", built_in.connections, 1..=1_000_000),
+        connections_per_peer: reader.integer("connections_per_peer", 1..=1_000_000),
+        calls_per_connection: count("calls_per_connection", built_in.calls_per_connection, 2..=100_000),
+        waits_per_connection: count("waits_per_connection", built_in.waits_per_connection, 1..=100_000),
+        waits: count("waits", built_in.waits, 1..=10_000_000),
+        calls: count("calls", built_in.calls, 2..=10_000_000),
+        header_bytes: count("header_bytes", built_in.header_bytes, 1_024..=1 << 20),
+        message_bytes: count("message_bytes", built_in.message_bytes, MESSAGE_BYTES_LEAST..=1 << 40),
+        message_bytes_per_connection: count(
+            "message_bytes_per_connection",
+            built_in.message_bytes_per_connection,
+            MESSAGE_BYTES_LEAST / 8..=1 << 40,
+        ),
+        control_frames_per_second: count(
+            "control_frames_per_second",
+            built_in.control_frames_per_second,
+            10..=10_000_000,
+        ),
+        preface_timeout: time("preface_timeout", built_in.preface_timeout),
+        request_timeout: time("request_timeout", built_in.request_timeout),
+        read_timeout: time("read_timeout", built_in.read_timeout),
+        connection_age: time("connection_age", built_in.connection_age),
+        connection_age_grace: time("connection_age_grace", built_in.connection_age_grace),
+        new_queues_per_minute: count("new_queues_per_minute", built_in.new_queues_per_minute, 1..=1_000_000),
+    };
+    if let Some(at) = reader.key_span("waits_per_connection")
+        && bounds.waits_per_connection >= bounds.calls_per_connection
+    {
+        let message =
+            "waits_per_connection: must be less than calls_per_connection, so that calls that settle find room";
+        reader.problems().report(at, message);
+    }
+    bounds
 }
 
 fn redis_access(reader: &TomlReader<'_>) -> Access {

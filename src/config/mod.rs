@@ -17,7 +17,7 @@ pub use error::{ConfigError, Invalid, Problem};
 pub use names::{Durability, LogFormat, LogLevel, Unread};
 pub use overrides::Overrides;
 
-use crate::domain::{QueueName, QueueSettings, RetryPolicy, Settings};
+use crate::domain::{Bounds, QueueName, QueueSettings, RetryPolicy, Settings};
 use crate::store::{redis, sqlite};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -45,6 +45,8 @@ pub struct Config {
     pub durability: Durability,
     pub shutdown_timeout: Duration,
     pub log: Log,
+    /// What clients may take.
+    pub bounds: Bounds,
     pub settings: Arc<Settings>,
     /// The file it came from.
     pub source: Option<PathBuf>,
@@ -86,7 +88,7 @@ impl Config {
 
     /// Decides from what was read; reads nothing itself.
     pub fn resolve(overrides: &Overrides, file: Option<(&Path, &str)>) -> Result<Self, ConfigError> {
-        let file::File { server, redis_access, settings } = match file {
+        let file::File { server, redis_access, bounds, settings } = match file {
             Some((path, text)) => file::parse(path, text)?,
             None => file::File::default(),
         };
@@ -111,6 +113,7 @@ impl Config {
                 level: over.log_level.or(server.log_level).unwrap_or_default(),
                 directives: over.log_directives,
             },
+            bounds,
             warnings: Vec::new(),
             settings: Arc::new(settings),
             source: file.map(|(path, _)| path.into()),

@@ -1,6 +1,7 @@
 //! The decisions: pure functions of their arguments. Nothing here waits, reads a clock or randomness, or knows a store.
 
 mod backoff;
+mod bounds;
 mod breaker;
 mod category;
 mod dead_filter;
@@ -28,7 +29,7 @@ mod time;
 pub(crate) use macros::with_defaults;
 
 pub use self::{
-    backoff::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*, limits::*,
-    max_rate::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*, settings::*,
-    store_clock::*, time::*,
+    backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*,
+    limits::*, max_rate::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*,
+    settings::*, store_clock::*, time::*,
 };

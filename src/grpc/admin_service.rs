@@ -1,6 +1,6 @@
 //! AdminService: decode, ask the service, encode.
 
-use super::layers::{record, response_budget::ResponseBudget};
+use super::layers::record;
 use super::pb;
 use super::pb::admin_service_server::AdminService;
 use super::{ServerFacts, convert};
@@ -16,7 +16,6 @@ use tonic::{Request, Response, Status};
 pub(super) struct AdminApi<H> {
     pub(super) service: Arc<Service<H>>,
     pub(super) facts: Arc<ServerFacts>,
-    pub(super) budget: ResponseBudget,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -41,7 +40,7 @@ impl<H: Host> AdminService for AdminApi<H> {
         };
         let settings = self.service.queues().settings();
         let info = convert::job_info(&super::context(&self.service, &settings, &[]), view, convert::View::Full);
-        self.budget.response(pb::GetJobResponse { info: Some(info) })
+        Ok(Response::new(pb::GetJobResponse { info: Some(info) }))
     }
 
     async fn list_jobs(&self, request: Request<pb::ListJobsRequest>) -> Reply<pb::ListJobsResponse> {
@@ -49,7 +48,7 @@ impl<H: Host> AdminService for AdminApi<H> {
         let context = super::context(&self.service, &settings, &[]);
         let (query, listed) = convert::list_jobs(&context, request.into_inner())?;
         let page = self.service.queues().jobs(query).await?;
-        self.budget.response(convert::jobs_page(&context, &listed, page))
+        Ok(Response::new(convert::jobs_page(&context, &listed, page)))
     }
 
     async fn cancel_job(&self, request: Request<pb::CancelJobRequest>) -> Reply<pb::CancelJobResponse> {
@@ -147,7 +146,7 @@ impl<H: Host> AdminService for AdminApi<H> {
             engine: self.facts.engine.clone(),
             durability: self.facts.durability.clone(),
             server_time: Some(convert::timestamp_out(store.now())),
-            limits: Some(convert::limits_out(self.service.limits())),
+            limits: Some(convert::limits_out(self.service.limits(), &self.facts.bounds)),
             warnings: warnings.chain(store.warnings()).chain(unwell).collect(),
             features: Vec::new(),
         }))

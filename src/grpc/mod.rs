@@ -18,18 +18,18 @@ pub mod pb {
 }
 
 pub use convert::{caller_patience, duration_out, timestamp_out};
-pub use layers::{response_budget::ResponseBudget, write_coalescing};
+pub use layers::{frames, write_coalescing};
 pub use reason::Reason;
 
-use crate::domain::Settings;
+use crate::domain::{Bounds, Settings};
 use crate::queue::Host;
 use crate::service::Service;
 use crate::store::Health;
 use pb::{admin_service_server::AdminServiceServer, queue_service_server::QueueServiceServer};
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
-use tonic::transport::server::Router;
+use tokio::sync::watch;
+use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// The contract with its comments, as reflection serves it.
@@ -49,8 +49,8 @@ pub struct ServerFacts {
     pub durability: String,
     /// What the operator should know.
     pub warnings: Vec<String>,
-    /// Connections at once; more wait to be accepted.
-    pub connections_max: usize,
+    /// What clients may take.
+    pub bounds: Bounds,
     /// A shutdown that takes longer is cut short.
     pub shutdown_within: Duration,
 }
@@ -61,7 +61,7 @@ impl Default for ServerFacts {
             engine: "embedded".into(),
             durability: "fsync".into(),
             warnings: Vec::new(),
-            connections_max: 10_000,
+            bounds: Bounds::default(),
             shutdown_within: Duration::from_secs(20),
         }
     }
@@ -72,8 +72,6 @@ impl Default for ServerFacts {
 pub enum ServeError {
     #[error("the contract cannot be served by reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    #[error("the gRPC server failed: {0}")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// Serves until `shutdown` resolves and what is under way has ended, or `facts.shutdown_within` has passed.
@@ -82,15 +80,20 @@ pub async fn serve<H: Host>(
 ) -> Result<(), ServeError> {
     let facts = Arc::new(facts);
     let (health, health_service) = tonic_health::server::health_reporter();
-    let router = router(&service, &facts)?.add_service(health_service);
-    let incoming = layers::accept::bounded(listener, facts.connections_max);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut serving = Box::pin(router.serve_with_incoming_shutdown(incoming, async {
-        // A dropped sender is a stop as well.
-        let _ = stopped.await;
-    }));
+    let routes = routes(&service, &facts)?.add_service(health_service).prepare();
+    let peers = layers::peers::Peers::new(facts.bounds.clone());
+    let longest = layers::deadline::longest(service.limits());
+    let serving = layers::accept::Serving { peers: peers.clone(), routes, longest };
+    let stop = watch::Sender::new(false);
+    // To the end: what lasts too long is ended while the server drains, too.
+    let mut serving = Box::pin(async {
+        tokio::select! {
+            () = layers::accept::serve(listener, serving, stop.clone()) => {}
+            never = peers.watch() => match never {},
+        }
+    });
     tokio::select! {
-        result = &mut serving => return Ok(result?),
+        () = &mut serving => return Ok(()),
         never = watch_health(&service, &health) => match never {},
         () = shutdown => {}
     }
@@ -98,28 +101,20 @@ pub async fn serve<H: Host>(
     // In this order: health turns NOT_SERVING, pending claims return with DRAINING, calls under way end.
     report(&health, ServingStatus::NotServing).await;
     service.drain();
-    drop(stop);
-    match tokio::time::timeout(facts.shutdown_within, serving).await {
-        Ok(result) => Ok(result?),
-        Err(_) => {
-            let within = crate::domain::duration::human(facts.shutdown_within);
-            tracing::warn!("some connections did not end within {within}; going without them");
-            Ok(())
-        }
+    stop.send_replace(true);
+    if tokio::time::timeout(facts.shutdown_within, serving).await.is_err() {
+        let within = crate::domain::duration::human(facts.shutdown_within);
+        tracing::warn!("some connections did not end within {within}; going without them");
     }
+    Ok(())
 }
 
-fn router<H: Host>(service: &Arc<Service<H>>, facts: &Arc<ServerFacts>) -> Result<Router<layers::Layers>, ServeError> {
+fn routes<H: Host>(service: &Arc<Service<H>>, facts: &Arc<ServerFacts>) -> Result<Routes, ServeError> {
     let largest = service.limits().batch_bytes + ABOVE_BATCH;
-    let budget = ResponseBudget::default();
-    let queue = QueueServiceServer::new(queue_service::QueueApi {
-        service: service.clone(),
-        budget: budget.clone(),
-        streams: Arc::new(Semaphore::new(work_stream::STREAMS_MAX)),
-    })
-    .max_decoding_message_size(largest)
-    .max_encoding_message_size(largest);
-    let admin = admin_service::AdminApi { service: service.clone(), facts: facts.clone(), budget };
+    let queue = QueueServiceServer::new(queue_service::QueueApi { service: service.clone() })
+        .max_decoding_message_size(largest)
+        .max_encoding_message_size(largest);
+    let admin = admin_service::AdminApi { service: service.clone(), facts: facts.clone() };
     let admin = AdminServiceServer::new(admin).max_decoding_message_size(largest).max_encoding_message_size(largest);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -128,12 +123,8 @@ fn router<H: Host>(service: &Arc<Service<H>>, facts: &Arc<ServerFacts>) -> Resul
             // So that tools can show the details of an error.
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
-    let router = layers::server(service.limits())
-        .add_service(queue)
-        .add_service(admin)
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?);
-    Ok(router)
+    let routes = Routes::new(queue).add_service(admin);
+    Ok(routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?))
 }
 
 /// Shows whether the store takes writes and jobs are handed out.

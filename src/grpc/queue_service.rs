@@ -1,25 +1,22 @@
 //! QueueService: decode, ask the service, encode.
 
-use super::layers::response_budget::ResponseBudget;
-use super::layers::{record, undelivered::HandoverInResponse};
+use super::layers::calls::HeldForResponse;
+use super::layers::{peers::Peer, record, undelivered::HandoverInResponse};
 use super::pb;
 use super::pb::queue_service_server::QueueService;
-use super::{convert, work_stream};
+use super::{convert, status, work_stream};
 use crate::domain::Lease;
 use crate::queue::Settlements;
 use crate::queue::{Error, Host, Refusal};
-use crate::service::Service;
+use crate::service::{ClaimReply, Service};
 use crate::store::StoreError;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::time::Duration;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Debug)]
 pub(super) struct QueueApi<H> {
     pub(super) service: Arc<Service<H>>,
-    pub(super) budget: ResponseBudget,
-    /// Places for workers' streams.
-    pub(super) streams: Arc<Semaphore>,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -53,17 +50,34 @@ impl<H: Host> QueueService for QueueApi<H> {
     async fn claim(&self, request: Request<pb::ClaimRequest>) -> Reply<pb::ClaimResponse> {
         let patience = convert::caller_patience(request.metadata());
         let settles = request.get_ref().settle.is_some();
-        let (claim, bad) = convert::claim(self.service.limits(), patience, request.into_inner())?;
+        let peer = peer(&request)?;
+        let budget = peer.budget.clone();
+        let (mut claim, bad) = convert::claim(self.service.limits(), patience, budget, request.into_inner())?;
+        let mut refused = None;
+        let _wait = match (!claim.wait.is_zero()).then(|| peer.begin_wait()).transpose() {
+            Ok(wait) => wait,
+            // What it settles is settled all the same.
+            Err(why) => {
+                (claim.wait, claim.max_jobs, refused) = (Duration::ZERO, 0, Some(why));
+                None
+            }
+        };
         // Who waits may go at any moment. Who does not is answered before it can; watching it would cost a write each time.
         claim.queues.iter().take(1).for_each(|queue| record("queue", queue));
         let waits = !claim.wait.is_zero();
-        let mut claimed = self.service.claim(claim).await?;
+        let ClaimReply { mut claimed, held, overloaded } = self.service.claim(claim).await?;
+        if let Some(why) = refused.or_else(|| overloaded.then(|| peer.too_many_bytes())) {
+            return Err(if settles { status::overloaded_but_settled(&why) } else { status::overloaded(&why) });
+        }
         let handover = std::mem::take(&mut claimed.jobs);
         let (jobs, guard) = if waits { handover.split() } else { (handover.delivered(), None) };
         let settings = self.service.queues().settings();
         let mut response = Response::new(convert::claim_response(&settings, claimed, jobs, settles.then_some(bad)));
         if let Some(guard) = guard {
             response.extensions_mut().insert(HandoverInResponse::new(guard));
+        }
+        if let Some(held) = held {
+            response.extensions_mut().insert(HeldForResponse::from(held));
         }
         Ok(response)
     }
@@ -104,7 +118,8 @@ impl<H: Host> QueueService for QueueApi<H> {
     type WorkStream = work_stream::WorkStream;
 
     async fn work(&self, request: Request<Streaming<pb::WorkRequest>>) -> Reply<work_stream::WorkStream> {
-        work_stream::open(&self.service, &self.streams, request.into_inner()).await
+        let peer = peer(&request)?;
+        work_stream::open(&self.service, peer, request.into_inner()).await
     }
 
     async fn list_dead_letters(
@@ -115,7 +130,7 @@ impl<H: Host> QueueService for QueueApi<H> {
         let query = convert::list_dead_letters(&context, request.into_inner())?;
         let page = self.service.queues().dead_letters(query.clone()).await?;
         let limits = self.service.limits();
-        self.budget.response(convert::dead_letters_page(&settings, limits, &query, page))
+        Ok(Response::new(convert::dead_letters_page(&settings, limits, &query, page)))
     }
 
     async fn requeue(&self, request: Request<pb::RequeueRequest>) -> Reply<pb::RequeueResponse> {
@@ -143,6 +158,11 @@ impl<H: Host> QueueService for QueueApi<H> {
         };
         Ok(Response::new(response))
     }
+}
+
+/// The connection that a request came by.
+fn peer<T>(request: &Request<T>) -> Result<Arc<Peer>, Status> {
+    request.extensions().get::<Arc<Peer>>().cloned().ok_or_else(|| Status::internal("a call without a connection"))
 }
 
 /// A worker's token names the queue, and the job where its id is the caller's own.

@@ -59,9 +59,9 @@ reasons! {
     QueueFull "QUEUE_FULL" ResourceExhausted
         "the queue is at its depth limit; try again later"
     TooManyQueues "TOO_MANY_QUEUES" ResourceExhausted
-        "the server has as many queues as it takes; use an existing one"
+        "the server has as many queues as it takes, or too many came into being within a minute (then with RetryInfo); use an existing one"
     Overloaded "OVERLOADED" ResourceExhausted
-        "too much waits to be written, and nothing was changed; try again later"
+        "a bound of the server or of this connection is reached, and nothing was changed (what a Claim settles is settled); try again later"
     StoreUnavailable "STORE_UNAVAILABLE" Unavailable
         "the store cannot be reached, and nothing was changed; try again later"
     DiskLow "DISK_LOW" Unavailable

@@ -170,6 +170,25 @@ pub(super) fn message_too_large(detail: &str) -> Status {
     Explanation::new(Reason::BodyTooLarge, message).into_status()
 }
 
+/// A bound of the server is reached.
+pub(super) fn overloaded(why: &str) -> Status {
+    Explanation::new(Reason::Overloaded, format!("{why}; nothing was changed, try again in a moment"))
+        .retry_after(SOON)
+        .into_status()
+}
+
+/// A claim that was refused after it had settled.
+pub(super) fn overloaded_but_settled(why: &str) -> Status {
+    let message = format!("{why}; what the call settles was settled, and no job was claimed: try again in a moment");
+    Explanation::new(Reason::Overloaded, message).fact("settled", true).retry_after(SOON).into_status()
+}
+
+/// A request that takes too long to arrive.
+pub(super) fn incomplete(within: &str) -> Status {
+    let message = format!("the request was not complete within {within}: nothing was changed; send it again");
+    Explanation::new(Reason::Overloaded, message).retry_after(SOON).into_status()
+}
+
 /// A request that is not what the contract says.
 pub(super) fn unreadable(detail: &str) -> Status {
     let message = format!(
@@ -299,6 +318,13 @@ fn explain(refusal: &Refusal) -> Explanation {
                  (queues left empty are forgotten after 24 h)"
             );
             Explanation::new(Reason::TooManyQueues, message).fact("limit", limit)
+        }
+        Refusal::NewQueuesTooFast { limit, after } => {
+            let message = format!(
+                "{limit} queues have come into being within a minute, the most that may; use an existing one, name it in the \
+                 configuration, or try again later"
+            );
+            Explanation::new(Reason::TooManyQueues, message).fact("limit", limit).retry_after(*after)
         }
     }
 }

@@ -1,31 +1,26 @@
 //! Work: between a worker's stream and the service.
 
-use super::{convert, pb};
-use crate::queue::Error;
+use super::layers::peers::{OpenWait, Peer};
+use super::{convert, pb, status};
+use crate::domain::duration::human;
 use crate::queue::Host;
 use crate::service::{Received, Service, WorkReply};
-use crate::store::StoreError;
 use std::{pin::Pin, sync::Arc};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
-use tonic::{Response, Status, Streaming};
-
-/// At the same time; each takes some memory.
-pub(super) const STREAMS_MAX: usize = 10_000;
+use tonic::{Code, Response, Status, Streaming};
 
 pub(super) type WorkStream = Pin<Box<dyn Stream<Item = Result<pb::WorkResponse, Status>> + Send + 'static>>;
+type Outbox = mpsc::Sender<Result<WorkReply<convert::SettleTag>, Status>>;
 
 /// Answers at once; the first message is waited for on the stream itself.
 pub(super) async fn open<H: Host>(
-    service: &Arc<Service<H>>, streams: &Arc<Semaphore>, inbound: Streaming<pb::WorkRequest>,
+    service: &Arc<Service<H>>, peer: Arc<Peer>, inbound: Streaming<pb::WorkRequest>,
 ) -> Result<Response<WorkStream>, Status> {
-    let place = streams.clone().try_acquire_owned().map_err(|_| {
-        let why = format!("{STREAMS_MAX} workers stream already");
-        Status::from(Error::Store(StoreError::Overloaded(why)))
-    })?;
+    let place = peer.begin_wait().map_err(|why| status::overloaded(&why))?;
     // One message waits while the one before is being sent: a worker that does not read stops its own stream.
     let (outbox, replies) = mpsc::channel(1);
-    tokio::spawn(run(service.clone(), inbound, outbox, place));
+    tokio::spawn(run(service.clone(), peer, inbound, outbox, place));
     let service = service.clone();
     let replies = ReceiverStream::new(replies).map(move |reply: Result<WorkReply<_>, Status>| {
         Ok(convert::work_response(&service.queues().settings(), reply?))
@@ -34,26 +29,52 @@ pub(super) async fn open<H: Host>(
 }
 
 async fn run<H: Host>(
-    service: Arc<Service<H>>, mut inbound: Streaming<pb::WorkRequest>,
-    outbox: mpsc::Sender<Result<WorkReply<convert::SettleTag>, Status>>, _place: OwnedSemaphorePermit,
+    service: Arc<Service<H>>, peer: Arc<Peer>, mut inbound: Streaming<pb::WorkRequest>, outbox: Outbox,
+    _place: OpenWait,
 ) {
+    let within = peer.request_timeout();
     let first = tokio::select! {
         first = inbound.message() => first,
         () = outbox.closed() => return,
+        () = tokio::time::sleep(within) => Err(status::incomplete(&human(within))),
     };
-    let Ok(Some(first)) = first else { return };
-    let (hello, message) = match convert::work_hello(service.limits(), first) {
-        Ok(hello) => hello,
-        Err(invalid) => {
-            drop(outbox.send(Err(invalid.into())).await);
+    let begun = match first {
+        Ok(None) => return,
+        Ok(Some(first)) => {
+            let (budget, retiring) = (peer.budget.clone(), peer.retiring());
+            convert::work_hello(service.limits(), budget, retiring, first).map_err(Into::into)
+        }
+        Err(error) => match refusal(error) {
+            Some(refusal) => Err(refusal),
+            None => return,
+        },
+    };
+    let (hello, message) = match begun {
+        Ok(begun) => begun,
+        Err(refusal) => {
+            drop(outbox.send(Err(refusal)).await);
             return;
         }
     };
     let limits = service.limits().clone();
     let rest = inbound.map(move |message| match message {
         Ok(message) => convert::work_message(&limits, message).map_err(|invalid| Some(invalid.into())),
-        Err(_) => Err(None),
+        Err(error) => Err(refusal(error)),
     });
     let first: Received<_, Status> = Ok(message);
-    service.work(hello, tokio_stream::once(first).chain(rest), outbox).await;
+    // Apart from what waits for a hello, which must cost little.
+    Box::pin(service.work(hello, tokio_stream::once(first).chain(rest), outbox)).await;
+}
+
+/// What a worker hears of a message that cannot be read. None: it has gone.
+fn refusal(error: Status) -> Option<Status> {
+    match error.code() {
+        Code::OutOfRange => Some(status::message_too_large(error.message())),
+        Code::ResourceExhausted | Code::InvalidArgument => Some(error),
+        // Rubbish: a flag of compression that is none, or what is no message of the contract.
+        Code::Internal | Code::Unimplemented if !error.message().contains("h2 protocol error") => {
+            Some(status::unreadable(error.message()))
+        }
+        _ => None,
+    }
 }

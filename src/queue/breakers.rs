@@ -55,6 +55,15 @@ pub(crate) async fn register<S: Storage>(
     if store.register(queue, limit).await? { Ok(()) } else { Err(Refusal::TooManyQueues { limit }.into()) }
 }
 
+/// The same for a queue that is named by a call.
+pub(crate) async fn make<S: Storage>(store: &mut S, cx: &CallContext<'_>, queue: &QueueName) -> refusal::Result<()> {
+    if QueueFacts::read(store, queue).await?.is_none() {
+        cx.make_queue(queue, store.now()).map_err(refusal::Error::Refused)?;
+        register(store, cx, queue).await?;
+    }
+    Ok(())
+}
+
 /// Breakers of a queue that are others in `after`, with how the queue is then. None: the facts were old.
 pub(crate) async fn put_breakers<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, before: &QueueFacts, mut after: QueueFacts,
@@ -204,7 +213,7 @@ pub(crate) async fn pause<S: Storage>(
     loop {
         rounds.next()?;
         if pause.is_some() {
-            register(store, cx, queue).await?;
+            make(store, cx, queue).await?;
         }
         let before = meant(store, cx, queue).await?;
         let now = store.now();

@@ -88,7 +88,7 @@ async fn go_on<S: Storage>(
     if let Action::Move { to, .. } = bulk.action
         && !bulk.dry_run
     {
-        breakers::register(store, cx, to).await?;
+        breakers::make(store, cx, to).await?;
     }
     let mut call = Call { store, cx, bulk, journal, progress, known: Known::default(), begun };
     let went = call.go().await;

@@ -13,7 +13,7 @@ use crate::domain::{
     Admission, DeadReason, Delivery, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec, Timestamp,
     millis_ceil,
 };
-use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Share};
+use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
 use crate::store::Result;
 use crate::store::storage::{
     Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, NO_GROUP, Probes, Ramp, Rate, Read, RecordKey, Rule,
@@ -37,14 +37,16 @@ pub(crate) async fn claim<S: Storage>(
     let settlements = std::mem::take(&mut claim.settle);
     let begun = !settlements.is_empty();
     let settled = if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
+    let in_hand = cx.memory.claimed.reserve(claim.max_bytes);
+    claim.max_bytes = in_hand.bytes();
     let mut gathering = Gathering::new(&claim, cx.rng.next_u64(), store.now());
+    gathering.out.in_hand = in_hand;
     let request = match requests::begin_claim(store, cx, &claim).await {
         Ok(requests::ClaimBegun::InProgress) => return Ok(None),
         Ok(requests::ClaimBegun::Fresh(request)) => request,
         Ok(requests::ClaimBegun::Answered(leases)) => {
             again::hand_out_again(store, &leases, &mut gathering).await?;
-            gathering.out.settled = settled;
-            return Ok(Some(gathering.out));
+            return Ok(Some(gathering.done(settled)));
         }
         Err(error) => return Err(after_some(error, begun)),
     };
@@ -56,9 +58,7 @@ pub(crate) async fn claim<S: Storage>(
             .await
             .map_err(|error| after_some(error, taken_before))?;
     }
-    let mut out = gathering.out;
-    out.settled = settled;
-    Ok(Some(out))
+    Ok(Some(gathering.done(settled)))
 }
 
 /// What a claim has gathered so far.
@@ -92,6 +92,12 @@ impl<'a> Gathering<'a> {
         let shares = claim.shares.iter().map(|_| ShareState::default()).collect();
         let out = Claimed { now, answer, ..Claimed::default() };
         Self { claim, bytes: 0, dead_lettered: 0, full: false, shares, out }
+    }
+
+    fn done(mut self, settled: Settled) -> Claimed {
+        self.out.in_hand.took(self.bytes);
+        let crowded = self.out.in_hand.tight && self.full && self.out.jobs.is_empty();
+        Claimed { settled, crowded, ..self.out }
     }
 
     fn room(&self) -> usize {
@@ -241,7 +247,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             groups: &[rule],
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
-            first_fits: out.jobs.is_empty(),
+            first_fits: out.jobs.is_empty() && !out.in_hand.tight,
             promote: if self.gathering.shares[self.at].promoted { 0 } else { PROMOTIONS_MAX },
             lease: LeaseTemplate {
                 started_at: now,

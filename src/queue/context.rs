@@ -1,7 +1,10 @@
 //! What comes with a call: settings, randomness, what this process remembers of the queues, and the events to tell.
 
+use super::claimed_bytes::ClaimedBytes;
 use super::events::{BreakerEvent, Event, EventKind, Wanted};
 use super::facts::QueueFacts;
+use super::new_queues::NewQueues;
+use super::refusal::Refusal;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
 use crate::store::StoreError;
 use crate::store::storage::{NO_GROUP, epoch_of};
@@ -23,6 +26,8 @@ const BUCKET_LOOKED_AT_EVERY: Duration = Duration::from_millis(5_100);
 #[derive(Debug, Default)]
 pub struct QueueMemory {
     queues: Mutex<HashMap<QueueName, Remembered>>,
+    pub(crate) claimed: ClaimedBytes,
+    pub(crate) new_queues: NewQueues,
     last_claims: Mutex<LastClaims>,
 }
 
@@ -50,6 +55,10 @@ struct Remembered {
 }
 
 impl QueueMemory {
+    pub(crate) fn new(new_queues_per_minute: usize) -> Self {
+        Self { new_queues: NewQueues::of(new_queues_per_minute), ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Remembered>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,6 +186,11 @@ pub struct CallContext<'a> {
 }
 
 impl<'a> CallContext<'a> {
+    /// A queue that is not there is about to be made by a call.
+    pub(crate) fn make_queue(&self, queue: &QueueName, now: Timestamp) -> Result<(), Refusal> {
+        if self.settings.queues.contains_key(queue) { Ok(()) } else { self.memory.new_queues.make(now) }
+    }
+
     pub fn new(settings: Arc<Settings>, seed: u64, memory: &'a QueueMemory, limits: StoreLimits) -> Self {
         Self { settings, rng: Rng::new(seed), memory, limits, wanted: Wanted::ALL, events: Vec::new() }
     }

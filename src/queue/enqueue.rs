@@ -161,12 +161,15 @@ impl<S: Storage> Adding<'_, '_, S> {
                 Applied::NoQueue => {
                     self.cx.memory.forget(&self.queue);
                     let limit = self.cx.limits.queues;
-                    if !self.store.register(&self.queue, limit).await? {
-                        for item in items {
-                            self.answers[item.at] = Some(Err(Refusal::TooManyQueues { limit }));
-                        }
-                        return Ok(Vec::new());
+                    let refused = match self.cx.make_queue(&self.queue, self.now) {
+                        Ok(()) if self.store.register(&self.queue, limit).await? => continue,
+                        Ok(()) => Refusal::TooManyQueues { limit },
+                        Err(refused) => refused,
+                    };
+                    for item in items {
+                        self.answers[item.at] = Some(Err(refused.clone()));
                     }
+                    return Ok(Vec::new());
                 }
             }
         }

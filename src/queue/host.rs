@@ -15,15 +15,17 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// Queues that one sweep looks at; the others are due at once.
 const SWEPT_AT_ONCE: usize = 64;
 /// Queues that are unused are looked for now and then, so many at a time.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 const TIDIED_AT_ONCE: usize = 100;
-/// How long to wait for another server's answer to the same claim.
+/// How long to wait for another server's answer to the same claim, or for what is in hand to be received.
 const IN_PROGRESS: Duration = Duration::from_millis(20);
+
+const CROWDED_AT_ONCE: usize = 4;
 
 /// An engine that runs calls.
 pub trait Host: Send + Sync + 'static {
@@ -46,7 +48,7 @@ pub trait Host: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// How often the engine was out of reach for longer than leases bear, and has come back.
+    /// How often the engine was out of reach for longer than leases bear, and has come back, or its clock jumped.
     fn outages(&self) -> u64 {
         0
     }
@@ -78,6 +80,8 @@ pub struct Queues<H> {
     host: H,
     notifier: Arc<Notifier>,
     inner: Mutex<Inner>,
+    /// For claims that run again because too much is in hand.
+    crowded: Semaphore,
 }
 
 #[derive(Default)]
@@ -123,7 +127,7 @@ pub fn notifier(setup: Setup, now: impl Fn() -> Timestamp + Send + 'static) -> i
 impl<H: Host> Queues<H> {
     /// Makes the configured queues, looks what is due, and announces it.
     pub async fn open(host: H, notifier: Arc<Notifier>) -> Result<Self> {
-        let queues = Self { host, notifier, inner: Mutex::default() };
+        let queues = Self { host, notifier, inner: Mutex::default(), crowded: Semaphore::new(CROWDED_AT_ONCE) };
         lock(&queues.inner).tidied_at = queues.host.now();
         let names = queues.names().await?;
         if let Answer::Sweep(_, next) = queues.run(Verb::NextDue(names)).await? {
@@ -150,7 +154,7 @@ impl<H: Host> Queues<H> {
 
     /// The same store with its engine inside another one: tests watch it so.
     pub fn wrap<G: Host>(self, around: impl FnOnce(H) -> G) -> Queues<G> {
-        Queues { host: around(self.host), notifier: self.notifier, inner: self.inner }
+        Queues { host: around(self.host), notifier: self.notifier, inner: self.inner, crowded: self.crowded }
     }
 
     async fn names(&self) -> Result<Vec<QueueName>> {

@@ -12,6 +12,7 @@ mod calls;
 mod cancel;
 mod claim;
 mod claim_requests;
+mod claimed_bytes;
 mod context;
 mod cross_queue;
 mod dead_letters;
@@ -27,6 +28,7 @@ mod host;
 pub mod hosts;
 mod import;
 mod list_jobs;
+mod new_queues;
 mod notifier;
 mod outcome;
 mod queues;
@@ -65,6 +67,7 @@ pub mod measured {
 
 pub use api::{Answer, Call, Parts, Verb, View, Viewed, run, view};
 pub use calls::*;
+pub use claimed_bytes::InHand;
 pub use context::{CallContext, QueueMemory, StoreLimits};
 pub use enqueue::Incoming;
 pub use events::{BreakerEvent, DeadLetterEvent, Event, EventKind, Subscriber, Subscribers};

@@ -60,6 +60,8 @@ impl Schedule {
 pub struct Setup {
     pub settings: Arc<Settings>,
     pub subscribers: Subscribers,
+    /// That come into being by being used.
+    pub new_queues_per_minute: usize,
     /// The seed of all randomness in a call.
     pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -69,6 +71,7 @@ impl Default for Setup {
         Self {
             settings: Arc::default(),
             subscribers: Subscribers::default(),
+            new_queues_per_minute: usize::MAX,
             random: Arc::new(crate::env::random::<u64>),
         }
     }
@@ -103,9 +106,9 @@ impl std::fmt::Debug for Notifier {
 
 impl Notifier {
     pub(crate) fn new(setup: Setup, timer: DueTimer) -> Self {
-        let Setup { settings, subscribers, random } = setup;
+        let Setup { settings, subscribers, new_queues_per_minute, random } = setup;
         let (settings, wanted) = (RwLock::new(settings), subscribers.wanted());
-        let (memory, inner) = (QueueMemory::default(), Mutex::default());
+        let (memory, inner) = (QueueMemory::new(new_queues_per_minute), Mutex::default());
         Self { settings, random, subscribers, wanted, memory, inner, timer }
     }
 

@@ -72,6 +72,11 @@ pub enum Refusal {
     TooManyQueues {
         limit: usize,
     },
+    /// A queue would have to be made, and too many were made in this minute.
+    NewQueuesTooFast {
+        limit: usize,
+        after: Duration,
+    },
 }
 
 impl Refusal {

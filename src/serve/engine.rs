@@ -1,7 +1,7 @@
 //! What the server is made of: the store below, and gRPC above it.
 
 use crate::config::{Config, Durability};
-use crate::domain::Limits;
+use crate::domain::{Bounds, Limits};
 use crate::env::SystemClock;
 use crate::grpc::{self, ServerFacts};
 use crate::queue::hosts::redis::RedisStore;
@@ -40,10 +40,10 @@ fn machine() -> String {
 }
 
 /// Half of the file descriptors that the system allows: the store and its readers need some, too.
-fn connections_max() -> usize {
+fn connections_max(most: usize) -> usize {
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let half = allowed.map_or(usize::MAX, |allowed| usize::try_from(allowed / 2).unwrap_or(usize::MAX));
-    half.min(ServerFacts::default().connections_max)
+    half.min(most)
 }
 
 pub(super) async fn serve_grpc<H: Host>(
@@ -54,7 +54,7 @@ pub(super) async fn serve_grpc<H: Host>(
         durability: config.durability.to_string(),
         warnings: config.warnings,
         shutdown_within: config.shutdown_timeout,
-        connections_max: connections_max(),
+        bounds: Bounds { connections: connections_max(config.bounds.connections), ..config.bounds },
     };
     grpc::serve(service, listener, facts, stop).await.map_err(|error| error.to_string())
 }

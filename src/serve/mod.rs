@@ -69,7 +69,8 @@ async fn start(config: Config, overrides: Overrides) -> Result<(), Error> {
     let listener = listen::bind(config.listen).await.map_err(Error::Listen)?;
     let waiters = Arc::new(Waiters::default());
     let subscribers = Subscribers::default().with(waiters.clone()).with(Arc::new(EventLog::default()));
-    let setup = Setup { settings: config.settings.clone(), subscribers, ..Setup::default() };
+    let new_queues_per_minute = config.bounds.new_queues_per_minute;
+    let setup = Setup { settings: config.settings.clone(), subscribers, new_queues_per_minute, ..Setup::default() };
     match config.redis.clone() {
         None => {
             let queues = engine::open_sqlite(&config, setup).await?;

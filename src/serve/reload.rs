@@ -20,6 +20,9 @@ pub(super) async fn at_every<H: Host>(
                 for key in new.restart_keys(&running) {
                     tracing::warn!("[server] {key} has changed: this needs a restart");
                 }
+                if new.bounds != running.bounds {
+                    tracing::warn!("[limits] has changed: this needs a restart");
+                }
                 for warning in &new.warnings {
                     tracing::warn!("{warning}");
                 }

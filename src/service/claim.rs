@@ -1,10 +1,10 @@
 //! Claim: a worker asks for jobs, and waits for them if it likes.
 
-use super::Service;
+use super::{ConnectionBudget, Held, Service};
 use crate::domain::QueueName;
 use crate::queue::{Claim, Claimed, Idle, IdleReason, Settled, Settlements, Share};
-use crate::queue::{Error, Host};
-use std::time::Duration;
+use crate::queue::{Error, Handover, Host};
+use std::{sync::Arc, time::Duration};
 
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
@@ -18,7 +18,28 @@ pub struct ClaimRequest {
     pub worker_id: String,
     pub request_id: String,
     pub settle: Settlements,
+    /// Of the connection that the reply goes to.
+    pub budget: Arc<ConnectionBudget>,
 }
+
+/// What becomes of a claim.
+#[derive(Debug, Default)]
+pub struct ClaimReply {
+    pub claimed: Claimed,
+    /// What the jobs take until they are read.
+    pub held: Option<Held>,
+    /// It has only settled, because too much that was sent to its connection waits to be read.
+    pub overloaded: bool,
+}
+
+impl From<Claimed> for ClaimReply {
+    fn from(claimed: Claimed) -> Self {
+        Self { claimed, ..Self::default() }
+    }
+}
+
+/// What a job takes in a reply beside its body.
+const JOB_BYTES: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -29,21 +50,22 @@ pub enum Order {
 }
 
 impl<H: Host> Service<H> {
-    pub async fn claim(&self, mut request: ClaimRequest) -> Result<Claimed, Error> {
+    pub async fn claim(&self, mut request: ClaimRequest) -> Result<ClaimReply, Error> {
         let settle = std::mem::take(&mut request.settle);
         let mut draining = self.draining.subscribe();
         if *draining.borrow() {
             let settled = self.queues.settle(settle).await?;
-            return Ok(self.drained(&request, settled));
+            return Ok(self.drained(&request, settled).into());
         }
         // Registered before looking: work that comes in between is not missed.
         let waiter = (!request.wait.is_zero()).then(|| self.waiters.register(request.queues.clone(), request.max_jobs));
         let patience = tokio::time::sleep(request.wait);
         tokio::pin!(patience);
 
-        let mut claimed = self.take(&request, settle).await?;
+        let mut reply = self.take(&request, settle).await?;
         while let Some(waiter) = &waiter
-            && claimed.jobs.is_empty()
+            && reply.claimed.jobs.is_empty()
+            && !reply.overloaded
         {
             let mut over = false;
             tokio::select! {
@@ -52,30 +74,46 @@ impl<H: Host> Service<H> {
                 () = &mut patience => over = true,
                 // The block drops what it is handed, a guard that must not be held while waiting.
                 () = async { drop(draining.wait_for(|draining| *draining).await) } => {
-                    return Ok(self.drained(&request, claimed.settled));
+                    return Ok(self.drained(&request, reply.claimed.settled).into());
                 }
             }
-            let settled = claimed.settled;
-            claimed = Claimed { settled, ..self.take(&request, Settlements::default()).await? };
+            let settled = reply.claimed.settled;
+            reply = self.take(&request, Settlements::default()).await?;
+            reply.claimed.settled = settled;
             if over {
                 break;
             }
         }
-        Ok(claimed)
+        Ok(reply)
     }
 
     /// Settles, and takes what is there now.
-    pub(super) async fn take(&self, request: &ClaimRequest, settle: Settlements) -> Result<Claimed, Error> {
+    pub(super) async fn take(&self, request: &ClaimRequest, settle: Settlements) -> Result<ClaimReply, Error> {
+        let Some(room) = request.budget.room_for_jobs() else {
+            let settled = self.queues.settle(settle).await?;
+            let claimed = Claimed { now: self.queues.now(), settled, ..Claimed::default() };
+            return Ok(ClaimReply { claimed, held: None, overloaded: true });
+        };
         let claim = Claim {
             shares: self.shares(request),
             max_jobs: request.max_jobs,
-            max_bytes: request.max_bytes,
+            max_bytes: request.max_bytes.min(room),
             lease_duration: request.lease_duration,
             worker_id: request.worker_id.clone(),
             request_id: request.request_id.clone(),
             settle,
         };
-        self.queues.claim(claim).await
+        let mut reply = ClaimReply::from(self.queues.claim(claim).await?);
+        let ClaimReply { claimed, held, overloaded } = &mut reply;
+        if !claimed.jobs.is_empty() {
+            *held = request.budget.try_hold(claimed.in_hand.bytes() + claimed.jobs.len() * JOB_BYTES);
+            *overloaded = held.is_none();
+        }
+        if *overloaded {
+            // Dropped, they return to their old positions.
+            claimed.jobs = Handover::default();
+        }
+        Ok(reply)
     }
 
     fn shares(&self, request: &ClaimRequest) -> Vec<Share> {

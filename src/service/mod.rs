@@ -3,6 +3,7 @@
 mod claim;
 mod explain;
 mod log;
+mod message_budget;
 mod operator;
 mod reminder;
 mod round_robin;
@@ -11,9 +12,10 @@ mod unclaimed;
 mod waiters;
 mod work;
 
-pub use claim::{ClaimRequest, Order};
+pub use claim::{ClaimReply, ClaimRequest, Order};
 pub use explain::{ExplainRequest, Explained, ExplainedDelay};
 pub use log::EventLog;
+pub use message_budget::{ConnectionBudget, Held, MessageBudget};
 pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
 pub use unclaimed::{Unclaimed, UnclaimedQueues};

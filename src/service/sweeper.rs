@@ -11,10 +11,18 @@ use std::{sync::Arc, time::Duration};
 const GRACE: Duration = Duration::from_secs(30);
 /// A store that was lost for longer than this starts the grace again.
 const LOST_STORE: Duration = Duration::from_secs(2);
+/// A server that did not run for longer than this, stopped or suspended, starts it again: what was sent to it in time waits in
+/// its sockets.
+const STALL: Duration = Duration::from_secs(1);
+/// Sleeps are no longer than this, so that a stall is noticed whenever it was.
+const LOOK_FOR_STALL: Duration = Duration::from_millis(500);
 /// After a failed sweep.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// Store events may be missed; a sweep at least this often costs nothing.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+
+/// The server did not run for a while.
+struct Stalled;
 
 /// Which leases a sweep leaves alone.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +40,14 @@ impl<H: Host> Service<H> {
     /// Runs until the server drains.
     pub async fn run_sweeper(self: Arc<Self>) {
         let mut grace = Grace { since: self.queues.now() };
-        let mut lost_since = None;
+        let (mut lost_since, mut stalled) = (None, false);
         let mut outages = self.queues.outages();
         let mut draining = self.draining.subscribe();
         loop {
             // Before the sweep that finds the store again: that one, too, must end no lease.
             let now = self.queues.now();
             let missed = std::mem::replace(&mut outages, self.queues.outages()) != outages;
-            if missed || lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
+            if missed || stalled || lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
                 grace = Grace { since: now };
             }
             let next = match self.sweep_once(grace.sweep()).await {
@@ -57,7 +65,7 @@ impl<H: Host> Service<H> {
                 }
             };
             tokio::select! {
-                () = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => {}
+                slept = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => stalled = slept.is_err(),
                 _ = draining.wait_for(|draining| *draining) => return,
             }
         }
@@ -82,19 +90,25 @@ impl<H: Host> Service<H> {
     }
 
     /// Sleeps for `rest`, or less if something earlier is announced meanwhile.
-    async fn sleep_until_due(&self, rest: Duration) {
+    async fn sleep_until_due(&self, rest: Duration) -> std::result::Result<(), Stalled> {
         let mut wake_at = self.queues.now().after(rest);
         loop {
             if let Some(due) = self.waiters.take_due() {
                 wake_at = wake_at.min(due);
             }
-            let rest = wake_at.since(self.queues.now());
+            let now = self.queues.now();
+            let rest = wake_at.since(now);
             if rest.is_zero() {
-                return;
+                return Ok(());
             }
             tokio::select! {
-                () = tokio::time::sleep(rest) => {}
+                () = tokio::time::sleep(rest.min(LOOK_FOR_STALL)) => {}
                 () = self.waiters.due_changed() => {}
+            }
+            let slept = self.queues.now().since(now);
+            if slept > LOOK_FOR_STALL + STALL {
+                tracing::warn!(?slept, "the server did not run for a while: leases from before are spared for a time");
+                return Err(Stalled);
             }
         }
     }

@@ -7,7 +7,7 @@
 mod in_flight;
 mod waiting;
 
-use super::{ClaimRequest, Order, Service, waiters::Waiter};
+use super::{ClaimReply, ClaimRequest, ConnectionBudget, Held, Order, Service, waiters::Waiter};
 use crate::domain::{Lease, QueueName, Timestamp};
 use crate::queue::{Claimed, Idle, Settled, Settlements};
 use crate::queue::{Error, Handover, Host};
@@ -17,15 +17,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Interval, Sleep, interval, sleep};
 use tokio_stream::Stream;
 use waiting::{Expected, Waiting, next_batch, together};
 
 /// After so long without a word the stream says that it is there.
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// Streams end after about this long, so that load spreads over servers that came later.
-const MAX_AGE: Duration = Duration::from_secs(3600);
+/// A stream whose connection has no room for jobs looks again after this.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(250);
 /// A stream that drains is given up after this.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 /// Settlements that wait for the next round; more are not read yet.
@@ -47,6 +47,10 @@ pub struct WorkHello {
     pub max_jobs: usize,
     /// Bytes of jobs in one message.
     pub max_bytes: usize,
+    /// Of the connection that it runs on.
+    pub budget: Arc<ConnectionBudget>,
+    /// Becomes true when the connection is to be left.
+    pub retiring: watch::Receiver<bool>,
 }
 
 /// What the worker says. `T` comes back with the answer to its settlements.
@@ -63,6 +67,8 @@ pub struct WorkMessage<T> {
 pub struct WorkReply<T> {
     pub now: Timestamp,
     pub jobs: Option<Handover>,
+    /// What the jobs take until the transport has them.
+    pub held: Option<Held>,
     pub settled: Option<(T, Settled)>,
     pub idle: Vec<Idle>,
     pub cancel_requested: Vec<Lease>,
@@ -75,6 +81,7 @@ impl<T> WorkReply<T> {
         Self {
             now,
             jobs: None,
+            held: None,
             settled: None,
             idle: Vec::new(),
             cancel_requested: Vec::new(),
@@ -120,6 +127,7 @@ impl<H: Host> Service<H> {
             draining: false,
             received_all: false,
             more: false,
+            crowded: false,
             quiet: interval(KEEPALIVE),
             give_up: None,
         };
@@ -147,6 +155,8 @@ struct Worker<H, T, E> {
     received_all: bool,
     /// The last round found work; there may be more.
     more: bool,
+    /// The connection had no room for jobs.
+    crowded: bool,
     /// Ticks when nothing was sent for a while.
     quiet: Interval,
     /// Ends a stream that drains and is not left.
@@ -156,9 +166,7 @@ struct Worker<H, T, E> {
 impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
     async fn run<I: Stream<Item = Received<T, E>>>(&mut self, mut inbox: Pin<&mut I>) -> Result<(), End<E>> {
         let mut server_drains = self.service.draining.subscribe();
-        let spread = crate::env::random::<u64>() % (MAX_AGE.as_millis() as u64 / 5);
-        let age = sleep(MAX_AGE + Duration::from_millis(spread));
-        tokio::pin!(age);
+        let mut retiring = self.hello.retiring.clone();
         loop {
             let waiter = self.round().await?;
             let received = self.receive_available(inbox.as_mut()).await?;
@@ -176,7 +184,10 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
                 () = async { drop(server_drains.wait_for(|drains| *drains).await) }, if !self.draining => {
                     self.drain().await?;
                 }
-                () = &mut age, if !self.draining => self.drain().await?,
+                () = async { drop(retiring.wait_for(|retires| *retires).await) }, if !self.draining => {
+                    self.drain().await?;
+                }
+                () = sleep(LOOK_FOR_ROOM), if self.crowded => {}
                 () = over(self.give_up.as_mut()) => return Ok(()),
                 _ = self.quiet.tick() => {
                     self.in_flight.forget_expired(self.service.queues.now());
@@ -285,13 +296,15 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
             worker_id: self.hello.worker_id.clone(),
             request_id: String::new(),
             settle: Settlements::default(),
+            budget: self.hello.budget.clone(),
         };
-        let mut claimed = self.service.take(&request, settle).await?;
+        let ClaimReply { mut claimed, held, overloaded } = self.service.take(&request, settle).await?;
+        self.crowded = overloaded;
         let settled = std::mem::take(&mut claimed.settled);
         self.in_flight.settled(&named, &settled);
         self.credits -= claimed.jobs.len();
         self.more = !claimed.jobs.is_empty();
-        let reply = self.reply(claimed);
+        let reply = if overloaded { None } else { self.reply(claimed, held) };
         self.answer(answers, settled, reply).await?;
         Ok((!self.more).then_some(waiter))
     }
@@ -318,7 +331,7 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
         }
         match (replies.last_mut(), reply) {
             (Some(last), Some(reply)) => {
-                (last.now, last.jobs, last.idle) = (reply.now, reply.jobs, reply.idle);
+                (last.now, last.jobs, last.held, last.idle) = (reply.now, reply.jobs, reply.held, reply.idle);
             }
             (None, Some(reply)) => replies.push(reply),
             (_, None) => {}
@@ -330,13 +343,13 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
     }
 
     /// Jobs, or why there are none where the worker does not know that yet.
-    fn reply(&mut self, claimed: Claimed) -> Option<WorkReply<T>> {
+    fn reply(&mut self, claimed: Claimed, held: Option<Held>) -> Option<WorkReply<T>> {
         let mut reply = WorkReply::empty(claimed.now);
         if !claimed.jobs.is_empty() {
             self.last_idle.clear();
             let delivered = claimed.jobs.is_delivered();
             claimed.jobs.iter().for_each(|job| self.in_flight.add(job, delivered.clone()));
-            reply.jobs = Some(claimed.jobs);
+            (reply.jobs, reply.held) = (Some(claimed.jobs), held);
             return Some(reply);
         }
         let reasons = |all: &[Idle]| -> Vec<_> { all.iter().map(|idle| (idle.queue.clone(), idle.reason)).collect() };

@@ -66,6 +66,8 @@ fn a_jump_becomes_an_offset_that_all_servers_share_and_goes_back_slowly() {
             assert!((server.ahead_ms() - base / 1_000).abs() < 100, "{}", server.ahead_ms());
         }
         assert_eq!(Offset::read(&catalogue.to_string()), catalogue);
+        // Those that saw it spare leases for a while.
+        assert_eq!([&one, &other, &late].map(|server| server.time.jumps()), [1, 1, 0]);
         // After 100 s, one second of it is gone.
         one.local.advance(Duration::from_secs(100));
         one.hear(base + jump, &mut catalogue);

@@ -30,7 +30,6 @@ mod purge;
 mod reflection;
 mod reminder;
 mod requeue;
-mod response_budget;
 mod retention;
 mod round_robin;
 mod round_trips;

@@ -2,10 +2,10 @@
 
 use crate::server::{Server, Setup, at, claim, job, job_of, long, nack, steady, time};
 use crate::shapes::after;
-use redrive::domain::QueueName;
+use redrive::domain::{Bounds, QueueName};
 use redrive::grpc::pb;
 use redrive::queue::Settlements;
-use redrive::service::{ClaimRequest, Order};
+use redrive::service::{ClaimRequest, MessageBudget, Order};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::{Request, Status};
@@ -150,6 +150,7 @@ async fn a_worker_that_hung_up_takes_no_job_with_it() {
         worker_id: String::new(),
         request_id: String::new(),
         settle: Settlements::default(),
+        budget: MessageBudget::new(&Bounds::default()).connection(),
     };
     let service = server.service.clone();
     let gone = tokio::spawn(async move { service.claim(request).await });

@@ -159,6 +159,7 @@ impl<S: Engine> Harness<S> {
             settings: self.settings.clone(),
             subscribers: Subscribers::default().with(self.recorded.clone()),
             random: Arc::new(move || seed.fetch_add(1, Ordering::Relaxed) + 1),
+            ..Setup::default()
         };
         S::open(&self.place, self.clock.clone(), setup).await
     }

@@ -10,8 +10,9 @@ use crate::domain::{Limits, QueueName, Settings, Timestamp};
 use crate::grpc::pb;
 use crate::queue::Delivered;
 use crate::queue::{Claimed, Idle, Settlements};
-use crate::service::{ClaimRequest, Order};
+use crate::service::{ClaimRequest, ConnectionBudget, Order};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 const QUEUES_MAX: usize = 100;
@@ -19,7 +20,7 @@ const WEIGHT_MAX: u32 = 1_000;
 
 /// `patience`: how long the caller can wait, by its own deadline.
 pub(crate) fn claim(
-    limits: &Limits, patience: Option<Duration>, request: pb::ClaimRequest,
+    limits: &Limits, patience: Option<Duration>, budget: Arc<ConnectionBudget>, request: pb::ClaimRequest,
 ) -> Result<(ClaimRequest, RefusedSettlements), Invalid> {
     let mut check = Check::new(limits);
     let queues = queues(&mut check, &request.queues);
@@ -47,6 +48,7 @@ pub(crate) fn claim(
         max_bytes: max_bytes.saturating_sub(answer_bytes(&settle, &refused)),
         wait: wait.min(limits.wait).min(patience.unwrap_or(Duration::MAX)),
         lease_duration,
+        budget,
         worker_id: request.worker_id,
         request_id: request.request_id,
         settle,

@@ -39,6 +39,7 @@ pub(super) use limits::limits_out;
 pub(super) use list_jobs::{jobs_page, list_jobs};
 pub(super) use settle::{ack, acked, extend, extended, nack, nacked, settle_response};
 pub(super) use stats::{dead_letter_stats, dead_letter_stats_page, get_stats, stats};
+pub(super) use time::grpc_timeout;
 pub use time::{caller_patience, duration_out, timestamp_out};
 pub(super) use work::{SettleTag, work_hello, work_message, work_response};
 

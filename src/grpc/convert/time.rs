@@ -3,6 +3,7 @@
 use super::check::Check;
 use crate::{domain::Timestamp, domain::duration::human};
 use std::{fmt::Display, time::Duration};
+use tonic::codegen::http::HeaderMap;
 use tonic::metadata::MetadataMap;
 
 const NANOS: i32 = 1_000_000_000;
@@ -92,13 +93,18 @@ pub fn timestamp_out(at: Timestamp) -> prost_types::Timestamp {
 
 /// How long the caller can wait for an answer, by its deadline, less the way back. None: for ever.
 pub fn caller_patience(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    Some(grpc_timeout(metadata.as_ref())?.saturating_sub(WAY_BACK))
+}
+
+/// The caller's deadline.
+pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 {
         return None;
     }
     let amount: u64 = digits.parse().ok()?;
-    let timeout = match unit {
+    Some(match unit {
         "H" => Duration::from_secs(amount * 3_600),
         "M" => Duration::from_secs(amount * 60),
         "S" => Duration::from_secs(amount),
@@ -106,6 +112,5 @@ pub fn caller_patience(metadata: &MetadataMap) -> Option<Duration> {
         "u" => Duration::from_micros(amount),
         "n" => Duration::from_nanos(amount),
         _ => return None,
-    };
-    Some(timeout.saturating_sub(WAY_BACK))
+    })
 }

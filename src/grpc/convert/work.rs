@@ -8,7 +8,9 @@ use super::settle::settle_response;
 use crate::domain::{Limits, Settings};
 use crate::grpc::pb;
 use crate::queue::Handover;
-use crate::service::{WorkHello, WorkMessage, WorkReply};
+use crate::service::{ConnectionBudget, WorkHello, WorkMessage, WorkReply};
+use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Of jobs in one message: enough for a good batch, and little enough to be held for a worker that does not read.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -24,7 +26,7 @@ pub(crate) struct SettleTag {
 
 /// The first message: what the stream works on, and what else it says.
 pub(crate) fn work_hello(
-    limits: &Limits, mut request: pb::WorkRequest,
+    limits: &Limits, budget: Arc<ConnectionBudget>, retiring: watch::Receiver<bool>, mut request: pb::WorkRequest,
 ) -> Result<(WorkHello, WorkMessage<SettleTag>), Invalid> {
     let mut check = Check::new(limits);
     let Some(hello) = request.hello.take() else {
@@ -48,6 +50,8 @@ pub(crate) fn work_hello(
         reports_started: hello.reports_started,
         max_jobs: limits.batch_items,
         max_bytes: MESSAGE_BYTES.min(limits.reply_bytes),
+        budget,
+        retiring,
     }))?;
     Ok((hello, work_message(limits, request)?))
 }

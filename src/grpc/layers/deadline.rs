@@ -7,6 +7,6 @@ use std::time::Duration;
 /// On top of the longest wait.
 const CALL_EXTRA: Duration = Duration::from_secs(35);
 
-pub(super) fn longest(limits: &Limits) -> Duration {
+pub(in crate::grpc) fn longest(limits: &Limits) -> Duration {
     limits.wait + CALL_EXTRA
 }

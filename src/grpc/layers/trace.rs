@@ -5,8 +5,8 @@ use std::fmt::Display;
 use tonic::{Code, Status, body::Body, codegen::http};
 use tracing::{Span, field};
 
-pub(super) fn span(request: &http::Request<()>) -> Span {
-    let method = request.uri().path().rsplit('/').next().unwrap_or_default();
+pub(super) fn span(path: &str) -> Span {
+    let method = path.rsplit('/').next().unwrap_or_default();
     tracing::debug_span!("call", method, queue = field::Empty, job_id = field::Empty, outcome = field::Empty)
 }
 

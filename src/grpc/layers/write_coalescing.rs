@@ -37,6 +37,13 @@ impl CoalescingWriter {
         (self.gathered.len(), self.gathered.capacity())
     }
 
+    /// Adds what is said before the end, and sends what the socket takes of it all.
+    pub(super) fn last(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
+        self.gathered.extend_from_slice(bytes);
+        // The rest is lost, as everything is at such an end.
+        let _ = self.poll_send(cx);
+    }
+
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.gathered.len() {
             let stream = Pin::new(&mut self.stream);

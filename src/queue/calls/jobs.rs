@@ -1,7 +1,7 @@
 //! What is asked of jobs, and what is answered.
 
 use crate::domain::{Attempt, Delivery, Failure, JobId, Lease, Outcome, Progress, QueueName, Spec, State, Timestamp};
-use crate::queue::{Handover, Notifier, Refusal};
+use crate::queue::{Handover, InHand, Notifier, Refusal};
 use std::{sync::Arc, time::Duration};
 
 // ---- enqueue ----
@@ -54,6 +54,10 @@ pub struct Claimed {
     pub idle: Vec<Idle>,
     /// Which answer this is; a later one may hand out the same leases again.
     pub answer: u64,
+    /// What the jobs take of memory until they are received.
+    pub in_hand: InHand,
+    /// It has only settled: too much is in hand, and it must run again.
+    pub(crate) crowded: bool,
 }
 
 impl Claimed {

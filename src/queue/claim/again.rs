@@ -18,6 +18,7 @@ pub(super) async fn hand_out_again<S: Storage>(
     for (queue, number) in leases {
         while let Some(again) = lease_again(store, queue, *number, gathering).await? {
             if let Some(delivered) = again {
+                gathering.bytes += delivered.spec.body.bytes().len();
                 gathering.out.jobs.push(delivered);
                 break;
             }

@@ -45,13 +45,22 @@ impl<H: Host> Queues<H> {
         self.note_claims(claim.shares.iter().map(|share| &share.queue));
         self.follow().await?;
         let (settle, named_again) = named_once(std::mem::take(&mut claim.settle));
-        let mut settle = Some(settle);
+        let (mut settle, mut first_settled, mut turn) = (Some(settle), None, None);
         loop {
             // What it settles is settled the first time.
             let wanted = Claim { settle: settle.take().unwrap_or_default(), ..claim.clone() };
             let answer = self.submit(Verb::Claim(wanted), claim.request_id.clone())?;
             match answer.await.unwrap_or_else(|_| Err(unanswered()))? {
+                Answer::Claim(Some(claimed)) if claimed.crowded => {
+                    first_settled.get_or_insert(claimed.settled);
+                    // In turn: all of them at once would keep the store from those that free what is in hand.
+                    if turn.is_none() {
+                        turn = self.crowded.acquire().await.ok();
+                    }
+                    tokio::time::sleep(IN_PROGRESS).await;
+                }
                 Answer::Claim(Some(mut claimed)) => {
+                    claimed.settled = first_settled.unwrap_or(claimed.settled);
                     named_again.put_back(&mut claimed.settled);
                     return Ok(claimed);
                 }

@@ -309,7 +309,7 @@ impl Host for RedisHost {
     }
 
     fn outages(&self) -> u64 {
-        self.shared.storage.redis().outages()
+        self.shared.storage.redis().outages() + self.shared.storage.clock_jumps()
     }
 
     async fn close(&self) {

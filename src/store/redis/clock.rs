@@ -8,6 +8,7 @@
 use super::lock;
 use crate::{domain::Timestamp, env::Clock};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Clocks that are set right by small steps are followed.
@@ -127,6 +128,7 @@ pub struct StoreTime {
     source: TimeSource,
     local: Arc<dyn Clock>,
     known: Mutex<Known>,
+    jumps: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,7 +150,7 @@ impl Known {
 
 impl StoreTime {
     pub fn new(source: TimeSource, local: Arc<dyn Clock>) -> Self {
-        Self { source, local, known: Mutex::default() }
+        Self { source, local, known: Mutex::default(), jumps: AtomicU64::new(0) }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -160,6 +162,11 @@ impl StoreTime {
         let now_ms = (known.store_us(boot_us).max(0) / 1_000).cast_unsigned();
         known.latest = known.latest.max(Timestamp::from_millis(now_ms));
         known.latest
+    }
+
+    /// How often the clocks of Redis and this machine have jumped apart.
+    pub fn jumps(&self) -> u64 {
+        self.jumps.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_given(&self) -> bool {
@@ -189,6 +196,7 @@ impl StoreTime {
         let (is_first, before_us) = (known.bound.is_none(), known.store_us(sample.received_us));
         let (bound, jumped) = Bound::after(known.bound, sample);
         known.bound = Some(bound);
+        self.jumps.fetch_add(u64::from(jumped), Ordering::Relaxed);
         let apart_us = sample.time_us + found.at(sample.time_us) - before_us;
         let fits = apart_us.abs() <= JUMP_MIN_US + 2 * bound.round_trip_us;
         let changed = found != known.offset;

@@ -130,6 +130,11 @@ impl RedisStorage {
         Ok(Self { core, scan: None, unconfirmed: HashSet::new(), _heartbeat: heartbeat })
     }
 
+    /// How often the clocks of Redis and this machine have jumped apart.
+    pub fn clock_jumps(&self) -> u64 {
+        self.core.time.jumps()
+    }
+
     /// The connections: health, warnings and outages.
     pub fn redis(&self) -> &Redis {
         &self.core.redis
