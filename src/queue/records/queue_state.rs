@@ -94,7 +94,7 @@ fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
 }
 
 fn put_outage(out: &mut Vec<u8>, outage: &Outage) {
-    for time in [outage.since, outage.opened_at, outage.probe_at] {
+    for time in [outage.since, outage.down_since, outage.opened_at, outage.probe_at] {
         put_u64(out, time.millis());
     }
     put_text(out, &outage.error_type);
@@ -118,6 +118,7 @@ fn put_outage(out: &mut Vec<u8>, outage: &Outage) {
 fn read_outage(read: &mut Reader<'_>) -> Read<Outage> {
     let mut outage = Outage {
         since: read.time()?,
+        down_since: read.time()?,
         opened_at: read.time()?,
         probe_at: read.time()?,
         error_type: read.text()?,
