@@ -307,6 +307,10 @@ impl Breaker {
 
     /// An operator says what it is, until it is reset.
     pub fn force(&mut self, open: bool, reason: String, now: Timestamp) {
+        if self.forced.as_ref().is_some_and(|forced| (forced.open, &forced.reason) == (open, &reason)) {
+            // Said again.
+            return;
+        }
         self.outage = None;
         self.transit(if open { BreakerState::Open } else { BreakerState::Closed }, reason.clone(), now);
         self.forced = Some(Forced { open, since: now, reason });

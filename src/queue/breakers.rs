@@ -64,10 +64,10 @@ pub(crate) async fn make<S: Storage>(store: &mut S, cx: &CallContext<'_>, queue:
     Ok(())
 }
 
-/// Breakers of a queue that are others in `after`, with how the queue is then. None: the facts were old.
+/// Breakers of a queue that are others in `after`, with how the queue is then and its ready jobs. None: the facts were old.
 pub(crate) async fn put_breakers<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, before: &QueueFacts, mut after: QueueFacts,
-) -> Result<Option<Arc<QueueFacts>>> {
+) -> Result<Option<(Arc<QueueFacts>, u64)>> {
     let now = store.now();
     let mut changes = Changes::default();
     let work = after.breaker != before.breaker;
@@ -88,7 +88,8 @@ pub(crate) async fn put_breakers<S: Storage>(
         after.queue_record = Some(record);
     }
     if changes.is_empty() {
-        return Ok(Some(Arc::new(after)));
+        let ready = ask(store, queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number();
+        return Ok(Some((Arc::new(after), ready)));
     }
     let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else { return Ok(None) };
     if work {
@@ -103,7 +104,7 @@ pub(crate) async fn put_breakers<S: Storage>(
     }
     let after = Arc::new(after);
     cx.memory.remember(queue, after.clone());
-    Ok(Some(after))
+    Ok(Some((after, done.ready)))
 }
 
 /// The breakers of each queue; those of a queue that is not there are as new.
@@ -185,8 +186,7 @@ pub(crate) async fn set_breaker<S: Storage>(
             BreakerOrder::Force { open, reason } => breaker.force(*open, reason.clone(), now),
             BreakerOrder::Reset => breaker.reset(now),
         }
-        if let Some(after) = put_breakers(store, cx, queue, &before, after).await? {
-            let ready = ask(store, queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number();
+        if let Some((after, ready)) = put_breakers(store, cx, queue, &before, after).await? {
             let stats = OutcomeStats::new(after.breaker.usual.clone(), now);
             let BreakerViews { work, dead_letters } = view(&after, &stats, ready, &cx.queue(queue), now);
             return Ok(match name.kind {

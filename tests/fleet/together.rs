@@ -110,16 +110,17 @@ async fn a_breaker_that_failures_open_at_one_server_is_open_at_all() {
     let redis = Server::start(Kind::Redis);
     let fleet = Fleet::with(&redis.address(), 3, "", |_, launch| launch);
     let mut ways = fleet.ways();
-    for _ in 0..8 {
+    // A streak of twenty opens it, however short a time it takes.
+    let out = lease(&mut ways[0], 20).await;
+    for _ in 0..3 {
         ways[0].enqueue(job("q")).await.unwrap();
     }
-    for at in 0..5 {
+    for out in &out {
         // Any server accepts it, whichever one delivered it: the lease token is enough.
-        let out = ways[at % 3].claim(claim("q")).await.unwrap().into_inner().jobs.remove(0);
-        ways[1].nack(nack(&out, NackKind::Retry)).await.unwrap();
+        ways[1].nack(nack(out, NackKind::Retry)).await.unwrap();
     }
     assert_eq!(why_idle(&fleet).await, [IdleReason::BreakerOpen; 3]);
-    assert_eq!(fleet.stats(0, "q").await.held, 8);
+    assert_eq!(fleet.stats(0, "q").await.held, 23);
 }
 
 /// Failures are counted for all servers, whichever one receives them.
@@ -128,11 +129,15 @@ async fn failures_told_to_three_servers_in_turn_open_the_breaker_at_the_threshol
     let redis = Server::start(Kind::Redis);
     let fleet = Fleet::with(&redis.address(), 3, "", |_, launch| launch);
     let mut ways = fleet.ways();
-    let out = lease(&mut ways[0], 6).await;
+    let out = lease(&mut ways[0], 20).await;
     ways[0].enqueue(job("q")).await.unwrap();
-    for (at, out) in out[..5].iter().enumerate() {
+    for (at, out) in out.iter().enumerate() {
         for way in &mut ways {
-            assert_eq!(counted(way).await, (BreakerState::Closed, at as u32));
+            let (state, failures) = counted(way).await;
+            // From the fifth on it opens as soon as a second has passed.
+            if at < 5 || state == BreakerState::Closed {
+                assert_eq!((state, failures), (BreakerState::Closed, at as u32));
+            }
         }
         ways[at % 3].nack(nack(out, NackKind::Retry)).await.unwrap();
     }

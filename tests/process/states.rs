@@ -7,14 +7,13 @@ use redrive::grpc::pb::{
     NackRequest, PauseQueueRequest, QueueIdle, QueueInfo, ResetBreakerRequest, SetBreakerRequest,
 };
 
-/// One failure opens a breaker; that of `probing` is half open at once. No retry becomes due meanwhile.
+/// One 429 opens a breaker; that of `probing` is half open soon, and closes with its probe.
 const CONFIG: &str = r#"
 [defaults]
-policy = { base_delay = "10m", max_delay = "10m" }
-breaker = { failure_threshold = 1, recovery_timeout = "10m" }
+breaker = { recovery_timeout = "10m" }
 
 [queues.probing]
-breaker = { failure_threshold = 1, recovery_timeout = "1s" }
+breaker = { recovery_timeout = "1s", ramp = false }
 "#;
 
 async fn fail_one(server: &Server, name: &str) {
@@ -24,7 +23,7 @@ async fn fail_one(server: &Server, name: &str) {
         queue.enqueue(job).await.unwrap();
     }
     let first = queue.claim(claim(name)).await.unwrap().into_inner().jobs.remove(0);
-    let error = Failure { r#type: "ConnectionRefused".into(), ..Failure::default() };
+    let error = Failure { r#type: "TooManyRequests".into(), http_status: 429, ..Failure::default() };
     let nack = NackRequest { lease: first.lease, error: Some(error), ..NackRequest::default() };
     let answer = queue.nack(nack).await.unwrap().into_inner();
     assert_eq!(answer.queue_breaker(), BreakerState::Open, "{name}");
@@ -43,6 +42,8 @@ async fn seen(server: &Server) -> (Vec<Breaker>, Vec<QueueInfo>) {
     let mut queues = queues.unwrap().into_inner().queues;
     for queue in &mut queues {
         queue.oldest_ready_age = None;
+        // It is in memory.
+        queue.last_claim_at = None;
     }
     (breakers.unwrap().into_inner().breakers, queues)
 }

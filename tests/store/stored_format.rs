@@ -84,6 +84,7 @@ async fn fill<E: Engine>(h: &Harness<E>) {
         h.enqueue(job("broken").id(&format!("broken-{number}"))).await;
     }
     let leases: Vec<_> = h.claim_many("broken", 5).await.into_iter().map(|job| job.delivery.lease).collect();
+    h.advance(SECOND);
     for lease in leases {
         h.nack(lease, failed_with(Failure::new("ConnectException", "Connection refused"))).await.unwrap();
     }
@@ -96,7 +97,7 @@ async fn fill<E: Engine>(h: &Harness<E>) {
     h.enqueue(job("q").id("run-now").delay(HOUR)).await;
     h.run_now("run-now").await.unwrap();
     h.enqueue(job("q").id("scheduled").delay(2 * HOUR)).await;
-    h.advance(FILLED_AFTER - SECOND);
+    h.advance(FILLED_AFTER - 2 * SECOND);
     // The breaker has waited for long enough: a probe is out.
     let probe = Claim { lease_duration: Some(HOUR), ..claim_of(&["broken"], 1) };
     assert!(h.try_claim(probe).await.jobs[0].delivery.probe);
@@ -211,7 +212,7 @@ async fn read_back<E: Engine>(mut h: Harness<E>) {
     }
     let probe = h.view(&JobId::parse("broken-5")).await.delivery.unwrap();
     assert!(probe.probe && !h.ack(probe.lease).await.unwrap().already_gone);
-    assert!(h.breakers("broken").await.work.breaker.outage.is_none(), "it is closed");
+    assert!(h.breakers("broken").await.work.breaker.outage.is_some_and(|outage| outage.recovering));
     assert_eq!(h.requeue(requeue_of("dying", oldest(10))).await.unwrap().ids.len(), 4);
     h.resume("held").await.unwrap();
     h.set_breaker("queue:held", BreakerOrder::Reset).await.unwrap();

@@ -98,6 +98,10 @@ impl Breaker {
     }
 
     fn set(&mut self, forced: Option<bool>) {
+        if forced.is_some() && self.forced == forced {
+            self.full = 0;
+            return;
+        }
         let transitions = self.transitions + 1;
         let trips = if forced.is_some() { self.trips } else { 0 };
         *self = Self { transitions, trips, forced, ..Self::default() };
@@ -313,9 +317,13 @@ impl Model {
             queue.dead_letters.set(forced);
             return Answer::Nothing;
         }
+        let transitions = queue.work.breaker.transitions;
         match forced {
             Some(open) => queue.work.breaker.force(open, String::new(), now),
             None => queue.work.breaker.reset(now),
+        }
+        if queue.work.breaker.transitions == transitions {
+            return Answer::Nothing;
         }
         queue.work.stats = Some(OutcomeStats::new(queue.work.breaker.usual.clone(), now));
         queue.work.begin_epoch();
