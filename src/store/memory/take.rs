@@ -38,6 +38,10 @@ impl ReadyJobs for QueueData {
         self.heads.after(after)
     }
 
+    fn has_head(&self, group: u16) -> bool {
+        self.heads.has(group)
+    }
+
     fn positions(&mut self, group: u16, after: Option<&Position>, limit: usize) -> Result<Vec<Position>, Infallible> {
         Ok(Self::positions(self, group, after, limit))
     }

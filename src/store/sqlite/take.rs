@@ -51,6 +51,10 @@ impl ReadyJobs for QueueView<'_, '_> {
         self.storage.cache.queues[self.at].heads.as_ref()?.after(after)
     }
 
+    fn has_head(&self, group: u16) -> bool {
+        self.storage.cache.queues[self.at].heads.as_ref().is_some_and(|heads| heads.has(group))
+    }
+
     fn positions(&mut self, group: u16, after: Option<&Position>, limit: usize) -> Result<Vec<Position>> {
         self.storage.positions(self.at, group, after, limit)
     }

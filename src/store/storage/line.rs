@@ -32,6 +32,10 @@ impl Heads {
         self.order.is_empty()
     }
 
+    pub(in crate::store) fn has(&self, group: u16) -> bool {
+        self.by_group.contains_key(&group)
+    }
+
     pub(in crate::store) fn after(&self, head: Option<Head>) -> Option<Head> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.order.range((head.map_or(Unbounded, Excluded), Unbounded)).next().copied()
@@ -44,6 +48,8 @@ pub(in crate::store) trait ReadyJobs: Measures {
 
     /// Of the groups that are not held the next head.
     fn head(&self, after: Option<Head>) -> Option<Head>;
+
+    fn has_head(&self, group: u16) -> bool;
 
     /// The first ready positions of a group, or those behind this one.
     fn positions(&mut self, group: u16, after: Option<&Position>, limit: usize) -> Result<Vec<Position>, Self::Error>;
@@ -69,6 +75,11 @@ const FIRST_PAGE: usize = 2;
 const PAGE_GROWTH: usize = 4;
 
 impl Source {
+    fn new(group: u16, epoch: u32, left: u64) -> Self {
+        let (page, page_size) = (Vec::new(), FIRST_PAGE);
+        Self { group, rule: None, epoch, flags: 0, pass_over: None, left, page, last: None, page_size }
+    }
+
     fn next<R: ReadyJobs>(&mut self, ready: &mut R) -> Result<Option<Position>, R::Error> {
         loop {
             if self.left == 0 {
@@ -86,6 +97,34 @@ impl Source {
                 return Ok(Some(position));
             }
         }
+    }
+}
+
+/// Sources by the turns of their next positions.
+#[derive(Debug, Default)]
+struct Sources {
+    list: Vec<Source>,
+    order: BinaryHeap<Reverse<((u8, Timestamp, u64), usize, Position)>>,
+}
+
+impl Sources {
+    fn open<R: ReadyJobs>(&mut self, mut source: Source, ready: &mut R) -> Result<(), R::Error> {
+        let (at, first) = (self.list.len(), source.next(ready)?);
+        self.order.extend(first.map(|position| Reverse((position.turn(), at, position))));
+        self.list.push(source);
+        Ok(())
+    }
+
+    fn first(&self) -> Option<&Position> {
+        self.order.peek().map(|Reverse((.., position))| position)
+    }
+
+    fn next<R: ReadyJobs>(&mut self, ready: &mut R) -> Result<Option<Chosen>, R::Error> {
+        let Some(Reverse((_, at, position))) = self.order.pop() else { return Ok(None) };
+        let source = &mut self.list[at];
+        let next = source.next(ready)?;
+        self.order.extend(next.map(|position| Reverse((position.turn(), at, position))));
+        Ok(Some(Chosen { position, epoch: source.epoch, flags: source.flags, rule: source.rule }))
     }
 }
 
@@ -155,44 +194,44 @@ impl<'t> Rules<'t> {
 
     /// The jobs that are to be taken, in their order.
     pub(in crate::store) fn line<R: ReadyJobs>(&mut self, ready: &mut R) -> Result<Vec<Chosen>, R::Error> {
-        let (mut sources, mut order, mut line) = (Vec::new(), BinaryHeap::new(), Vec::new());
-        for (at, (rule, allowance)) in self.take.groups.iter().zip(&self.groups).enumerate() {
-            if let Some(allowance) = allowance {
-                let pass_over = match rule.pass_over {
-                    Some(number) if ready.positions(rule.group, None, 2)?.len() > 1 => Some(number),
-                    _ => None,
-                };
-                let left = allowance.most;
-                sources.push(source(rule.group, Some(at), rule.version.epoch, rule.flags, pass_over, left));
-            }
+        let rules = self.take.groups;
+        let places: BTreeMap<u16, usize> = rules.iter().enumerate().map(|(at, rule)| (rule.group, at)).collect();
+        let mut sources = Sources::default();
+        // Others come with their heads.
+        let is_headless = |rule: &Rule| rule.group == NO_GROUP || rule.version.state == GroupState::Held;
+        for at in places.values().copied().filter(|at| is_headless(&rules[*at])) {
+            self.open(at, &mut sources, ready)?;
         }
-        for (at, source) in sources.iter_mut().enumerate() {
-            order.extend(source.next(ready)?.map(|position| Reverse((position.turn(), at, position))));
-        }
-        let mut head = ready.head(None);
-        let most = self.most();
+        let (mut head, mut line, most) = (ready.head(None), Vec::new(), self.most());
         while line.len() < most {
             while let Some((rank, ready_at, group)) = head
-                && order.peek().is_none_or(|Reverse((first, ..))| (rank, ready_at) <= (first.0, first.1))
+                && sources.first().is_none_or(|first| (rank, ready_at) <= (first.rank, first.ready_at))
             {
                 head = ready.head(head);
-                let has_rule = self.take.groups.iter().any(|rule| rule.group == group);
                 let version = ready.version(group);
-                if !has_rule && version.state == GroupState::Free {
-                    let mut source = source(group, None, version.epoch, 0, None, u64::MAX);
-                    let first = source.next(ready)?;
-                    order.extend(first.map(|position| Reverse((position.turn(), sources.len(), position))));
-                    sources.push(source);
-                } else if !has_rule {
+                if let Some(at) = places.get(&group) {
+                    self.open(*at, &mut sources, ready)?;
+                } else if version.state == GroupState::Free {
+                    sources.open(Source::new(group, version.epoch, u64::MAX), ready)?;
+                } else {
                     self.changed.push(group);
                 }
             }
-            let Some(Reverse((_, at, position))) = order.pop() else { break };
-            let source = &mut sources[at];
-            line.push(Chosen { position, epoch: source.epoch, flags: source.flags, rule: source.rule });
-            order.extend(source.next(ready)?.map(|position| Reverse((position.turn(), at, position))));
+            let Some(chosen) = sources.next(ready)? else { break };
+            line.push(chosen);
         }
         Ok(line)
+    }
+
+    /// Where its version is the same.
+    fn open<R: ReadyJobs>(&self, at: usize, sources: &mut Sources, ready: &mut R) -> Result<(), R::Error> {
+        let (rule, Some(allowance)) = (&self.take.groups[at], &self.groups[at]) else { return Ok(()) };
+        let mut source = Source::new(rule.group, rule.version.epoch, allowance.most);
+        (source.rule, source.flags) = (Some(at), rule.flags);
+        if rule.pass_over.is_some() && ready.positions(rule.group, None, 2)?.len() > 1 {
+            source.pass_over = rule.pass_over;
+        }
+        sources.open(source, ready)
     }
 
     pub(in crate::store) fn took(&mut self, job: &Chosen) {
@@ -216,7 +255,9 @@ impl<'t> Rules<'t> {
             }
             let has_more = match rule.group {
                 WHOLE_QUEUE => left > 0,
-                group => !ready.positions(group, None, 1)?.is_empty(),
+                NO_GROUP => !ready.positions(NO_GROUP, None, 1)?.is_empty(),
+                group if rule.version.state == GroupState::Held => !ready.positions(group, None, 1)?.is_empty(),
+                group => ready.has_head(group),
             };
             let (stop, meter) = rule.end(allowance, has_more, is_short, now);
             stops.extend(stop);
@@ -224,8 +265,4 @@ impl<'t> Rules<'t> {
         }
         Ok((stops, meters))
     }
-}
-
-fn source(group: u16, rule: Option<usize>, epoch: u32, flags: u8, pass_over: Option<u64>, left: u64) -> Source {
-    Source { group, rule, epoch, flags, pass_over, left, page: Vec::new(), last: None, page_size: FIRST_PAGE }
 }

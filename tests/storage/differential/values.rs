@@ -71,6 +71,8 @@ pub(super) fn record(table: Table, by: u8, more: u8) -> Bytes {
             let version = Version { state, epoch: u32::from(more % 2), random: [1 + by % 2; 8] };
             Bytes::copy_from_slice(&version.bytes())
         }
+        // Records of the queue itself are never empty.
+        Table::Queue | Table::Breaker | Table::Outcomes => vec![by % 2; 1 + usize::from(more % 4)].into(),
         _ => vec![by % 2; usize::from(more % 4)].into(),
     }
 }

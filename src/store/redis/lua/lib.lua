@@ -8,7 +8,8 @@
 -- Replies of both: { -2 } another generation; { -3 } TIME is off by more than 250 ms. Nothing was done.
 -- { -4 } there are groups: it needs groups.lua, which defines the last line of these.
 local S, READY, SCHEDULED, RETRYING = unpack(KEYS, 1, 4)
-local call, sub, byte, NONE, NEW = redis.call, string.sub, string.byte, '\0\0', string.rep('\0', 13)
+local call, sub, byte = redis.call, string.sub, string.byte
+local NONE, NEW = '\0\0', '\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local grouped, touched, touch, derive_heads, has_new_group, took, write_keyed, end_rules
 
 -- A command that waited in a stopped process would make leases that are born expired.

@@ -18,9 +18,9 @@ local function admit(rule, limits)
     if left < rule.left then rule.left, rule.by, rule.until_ms = left, by, until_ms end
   end
   if most < HUGE or rule.patience then
-    local group, all = rule.group, call('ZCARD', LEASED)
-    rule.leased = group == WHOLE and all or group == NONE and all - call('ZCARD', BY_GROUP)
-      or call('ZCOUNT', BY_GROUP, id(group), id(group))
+    local number = id(rule.group)
+    rule.leased = rule.group == WHOLE and call('ZCARD', LEASED) or number > 0 and call('ZCOUNT', BY_GROUP, number, number)
+      or call('ZCARD', LEASED) - call('ZCARD', BY_GROUP)
     limit(most - rule.leased, 1, -1)
   end
   if rule.probing then
@@ -54,7 +54,7 @@ for i, group in ipairs(groups) do
   if sub(rule, 3, 15) == (state[i + 2] or NEW) then
     local over = sub(rule, 17, 22)
     rules[group] = { group = group, epoch = sub(rule, 4, 7), flags = byte(rule, 16), over = over ~= NO_JOB and over, left = HUGE,
-      taken = 0 }
+      taken = 0, held = byte(rule, 3) > 1 }
     if #rule > 22 then admit(rules[group], sub(rule, 23)) end
   elseif i == 1 then
     return { -1 }
@@ -65,10 +65,10 @@ end
 local promoted, promoted_ready = promote(ARGV[7])
 derive_heads()
 local whole, keyed, line, from, only = rules[WHOLE], state[2] or next(touched), {}, {}, nil
-local most, head = math.min(wanted, whole.left), keyed and call('ZRANGE', HEADS, '0', '0', 'WITHSCORES') or {}
+local most, heads, seen, part = math.min(wanted, whole.left), keyed and call('ZRANGE', HEADS, '0', '1', 'WITHSCORES') or {}, 2, 2
 
 -- Rules by their next job: the first is the last.
-local sources, opened = {}, 0
+local sources, at = {}, 1
 local function advance(rule)
   local position
   repeat
@@ -96,17 +96,27 @@ local function open(rule)
   if rule.over and not positions(rule.group, 0, 2)[2] then rule.over = nil end
   advance(rule)
 end
-for i = 2, #groups do if rules[groups[i]] then open(rules[groups[i]]) end end
+-- Others when their heads come.
+for i = 2, #groups do
+  local rule = rules[groups[i]]
+  if rule and (rule.held or groups[i] == NONE) then open(rule) end
+end
 while #line < most do
-  while head[1] and (not sources[1] or tonumber(head[2]) <= sources[#sources].first) do
-    local version = rules[head[1]] == nil and (call('HGET', S, head[1]) or NEW)
-    if version and byte(version) == 0 then
-      open({ group = head[1], epoch = sub(version, 2, 5), flags = 0, left = HUGE, taken = 0 })
+  while heads[at] and (not sources[1] or tonumber(heads[at + 1]) <= sources[#sources].first) do
+    local rule = rules[heads[at]]
+    local version = rule == nil and (call('HGET', S, heads[at]) or NEW)
+    if rule then
+      open(rule)
+    elseif version and byte(version) == 0 then
+      open({ group = heads[at], epoch = sub(version, 2, 5), flags = 0, left = HUGE, taken = 0 })
     elseif version then
-      changed[#changed + 1] = id(head[1])
+      changed[#changed + 1] = id(heads[at])
     end
-    opened = opened + 1
-    head = call('ZRANGE', HEADS, opened, opened, 'WITHSCORES')
+    at = at + 2
+    if not heads[at] then -- 2, 8, 32 … at a time
+      at, part = 1, part * 4
+      heads, seen = call('ZRANGE', HEADS, seen, seen + part - 1, 'WITHSCORES'), seen + part
+    end
   end
   local rule = table.remove(sources)
   if not rule then break end
@@ -136,10 +146,12 @@ end
 -- What stopped it, and the meters as they are then. `left`: positions in ready. Says how many are ready in all.
 end_rules = function(left)
   local ready = left + (keyed and call('EXISTS', HEADS) * call('ZCARD', KEYED) or 0)
+  local heads = call('ZMSCORE', HEADS, unpack(groups))
   for i, group in ipairs(groups) do
     local rule = rules[group]
     if rule and rule.limited then
-      local has_more, meter = i == 1 and ready > 0 or i > 1 and positions(group, 0, 1)[1], rule.meter
+      local has_more, meter = i == 1 and ready > 0 or heads[i], rule.meter
+      if i > 1 and (rule.held or group == NONE) then has_more = positions(group, 0, 1)[1] end
       local stopped = has_more and whole.taken < wanted and rule.taken >= rule.left
       if stopped then stops[#stops + 1], stops[#stops + 2], stops[#stops + 3] = id(group), rule.by, rule.until_ms end
       if meter then
