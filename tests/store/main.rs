@@ -28,6 +28,7 @@ mod failures;
 mod filters;
 mod footprint;
 mod history;
+mod holds;
 mod import;
 mod job_events;
 mod keys;

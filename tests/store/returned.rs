@@ -32,7 +32,7 @@ impl<S: Engine> Harness<S> {
     }
 
     /// Jobs that had died are as if they had not failed.
-    async fn assert_revived(&self) {
+    async fn assert_is_back(&self) {
         self.assert_returned().await;
         assert_eq!(self.depths("q").await.dead, 0);
         assert_eq!(self.dead("q").await.len(), 0);
@@ -64,7 +64,7 @@ store_test! {
         h.fail_with_retries(0).await;
         assert_eq!(h.depths("q").await.dead, 5);
         h.sweep().await;
-        h.assert_revived().await;
+        h.assert_is_back().await;
     }
 }
 
@@ -76,7 +76,7 @@ store_test! {
         h.reopen().await;
         assert_eq!(h.breakers("q").await.work.breaker.returned, listed);
         h.sweep().await;
-        h.assert_revived().await;
+        h.assert_is_back().await;
     }
 }
 

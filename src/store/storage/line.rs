@@ -100,11 +100,14 @@ impl Source {
     }
 }
 
+/// When the first job of a source goes, which source that is, and where the job waits.
+type Turn = ((u8, Timestamp, u64), usize, Position);
+
 /// Sources by the turns of their next positions.
 #[derive(Debug, Default)]
 struct Sources {
     list: Vec<Source>,
-    order: BinaryHeap<Reverse<((u8, Timestamp, u64), usize, Position)>>,
+    order: BinaryHeap<Reverse<Turn>>,
 }
 
 impl Sources {
