@@ -13,6 +13,7 @@ use redrive::queue::{
     Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share, Sweep, Which,
 };
 use redrive::store::memory::MemoryStorage;
+use redrive::store::storage::{Batch, Storage, Write};
 use std::{sync::Arc, time::Duration};
 
 pub(crate) fn queue_name() -> QueueName {
@@ -110,6 +111,9 @@ impl Fixture {
     /// The store as operators see it.
     pub(crate) fn describe(&self) -> String {
         let mut storage = self.storage.clone();
+        // A claim that finds its facts old has promoted all the same: what is due is ready to any sweep.
+        let promotion = Batch { writes: vec![Write::Promote(100)], ..Batch::default() };
+        complete(storage.apply(&queue_name(), &promotion)).expect("the store is well");
         let mut out = Vec::new();
         let ids = ["leased", "waits", "later", "dead", "expires", "new"];
         for id in ids {
