@@ -1,7 +1,7 @@
 //! What a reload changes, in the words of the file.
 
 use crate::domain::duration::human;
-use crate::domain::{BreakerSettings, DeadLetterSettings, ErrorRule, QueueSettings, RetryPolicy, Settings};
+use crate::domain::{BreakerSettings, DeadLetterSettings, ErrorRule, KeyLimits, QueueSettings, RetryPolicy, Settings};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -60,6 +60,7 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
         max_retry_after,
         max_in_flight,
         max_rate,
+        breaker_keys,
         max_depth,
         key_retention,
         dead_jobs_hold_keys,
@@ -75,6 +76,7 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     let unlimited = || "unlimited".to_owned();
     add("max_in_flight", max_in_flight.map_or_else(unlimited, |most| most.to_string()));
     add("max_rate", max_rate.map_or_else(unlimited, |rate| rate.to_string()));
+    add("breaker_keys", of_breaker_keys(breaker_keys));
     add("max_depth", max_depth.map_or_else(unlimited, |depth| depth.to_string()));
     add("key_retention", human(*key_retention));
     add("dead_jobs_hold_keys", dead_jobs_hold_keys.to_string());
@@ -85,6 +87,18 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     keys.push(("dead_letters.retention".into(), retention.map_or_else(|| "forever".into(), human)));
     keys.extend(of_breaker("dead_letters.breaker", breaker));
     keys
+}
+
+fn of_breaker_keys(limits: &[KeyLimits]) -> String {
+    let one = |KeyLimits { keys, max_in_flight, max_rate }: &KeyLimits| {
+        let in_flight = max_in_flight.map(|most| format!(" max_in_flight {most}")).unwrap_or_default();
+        let rate = max_rate.map(|rate| format!(" max_rate {rate}")).unwrap_or_default();
+        format!("{:?}{in_flight}{rate}", keys.as_str())
+    };
+    match limits {
+        [] => "none".into(),
+        limits => limits.iter().map(one).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn of_policy(policy: &RetryPolicy) -> Vec<(String, String)> {

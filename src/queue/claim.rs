@@ -3,6 +3,7 @@
 mod again;
 
 use super::answers::{ask, by_name, first_of};
+use super::breaker_keys;
 use super::context::{CallContext, after_some};
 use super::events::Event;
 use super::facts::{JobFacts, QueueFacts, Rounds};
@@ -10,17 +11,17 @@ use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
 use super::{claim_requests as requests, settle};
 use crate::domain::{
-    Admission, DeadReason, Delivery, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec, Timestamp,
-    millis_ceil,
+    Admission, DeadReason, Delivery, JobId, Lease, MaxRate, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
+    Timestamp, millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, NO_GROUP, Probes, Ramp, Rate, Read, RecordKey, Rule,
-    Storage, Table, Take, Taken, TakenJob, Write, flag,
+    Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, NO_GROUP, Probes, Ramp, Rate, Read,
+    RecordKey, Rule, Storage, Table, Take, Taken, TakenJob, WHOLE_QUEUE, Write, flag,
 };
 use bytes::Bytes;
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 /// Due jobs that one claim promotes, of each kind.
 pub(crate) const PROMOTIONS_MAX: usize = 1_000;
@@ -28,6 +29,8 @@ pub(crate) const PROMOTIONS_MAX: usize = 1_000;
 const DEAD_LETTERED_MAX: usize = 100;
 /// Jobs that one take hands out.
 const TAKE_MAX: usize = 250;
+/// Rules of one take beside that of the jobs without a breaker key.
+const RULES_MAX: usize = 128;
 
 /// Settles, then leases what is there. Never waits for work. None: another server works on the same request; ask again in a
 /// moment.
@@ -72,8 +75,21 @@ struct Gathering<'a> {
     out: Claimed,
 }
 
-/// Why nothing leaves a queue, and until when where that is known.
-type Why = (IdleReason, Option<Timestamp>);
+/// Why nothing leaves a queue.
+#[derive(Clone, Debug)]
+struct Why {
+    reason: IdleReason,
+    /// Where that is known.
+    until: Option<Timestamp>,
+    /// The breaker key whose jobs wait for it.
+    key: String,
+}
+
+impl Why {
+    fn new(reason: IdleReason, until: Option<Timestamp>) -> Self {
+        Self { reason, until, key: String::new() }
+    }
+}
 
 /// One queue that is asked.
 #[derive(Default)]
@@ -119,8 +135,8 @@ async fn gather<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, gathering: 
     if gathering.out.jobs.is_empty() {
         let states = claim.shares.iter().zip(&gathering.shares);
         let idle = |(share, state): (&Share, &ShareState)| {
-            let (reason, until) = state.idle.unwrap_or((IdleReason::Empty, None));
-            Idle { queue: share.queue.clone(), reason, until }
+            let why = state.idle.clone().unwrap_or_else(|| Why::new(IdleReason::Empty, None));
+            Idle { queue: share.queue.clone(), reason: why.reason, until: why.until, breaker_key: why.key }
         };
         gathering.out.idle = states.map(idle).collect();
         return Ok(());
@@ -129,7 +145,7 @@ async fn gather<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, gathering: 
     for (share, state) in claim.shares.iter().zip(&gathering.shares) {
         let ready = match state.ready {
             Some(ready) => ready,
-            None => ask(store, &share.queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number(),
+            None => ready(store, &share.queue).await?,
         };
         if ready > 0 {
             QueueFacts::tell_ready(store, &share.queue, cx, ready, gathering.out.now).await?;
@@ -179,24 +195,31 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             self.share().idle = Some(self.why_idle().await?);
             return Ok(());
         }
+        // Groups that the last take passed over, as they need a rule, and those that have got one.
+        let (mut asked_for, mut ruled) = (Vec::new(), HashSet::new());
         while most > 0 {
             let Some(facts) = QueueFacts::remembered(self.store, queue, self.cx).await? else {
-                return self.nothing((IdleReason::NoSuchQueue, None));
+                return self.nothing(Why::new(IdleReason::NoSuchQueue, None));
             };
             let now = self.store.now();
-            let rule = match self.admit(&facts, now).await? {
-                Ok(rule) => rule,
+            let (rules, held) = match self.rules(&facts, &asked_for, now).await? {
+                Ok(rules) => rules,
                 Err(why) => return self.nothing(why),
             };
-            let probes = rule.probes.is_some();
+            let probes = rules.iter().any(|rule| rule.probes.is_some());
             let asked = most.min(TAKE_MAX);
-            let Some(taken) = self.take_some(&facts, rule, asked, now).await? else {
+            let Some(taken) = self.take_some(&facts, &rules, asked, now).await? else {
                 self.cx.memory.forget(queue);
                 continue;
             };
-            if !taken.changed.is_empty() {
-                rounds.next()?;
+            if taken.changed.iter().any(|group| matches!(*group, NO_GROUP | WHOLE_QUEUE)) {
                 self.cx.memory.forget_facts(queue);
+            }
+            asked_for = self.look_at_groups(&taken.changed, &mut ruled).await?;
+            let own_changed = |group: &u16| matches!(*group, NO_GROUP | WHOLE_QUEUE);
+            let again = !asked_for.is_empty() || taken.changed.iter().any(own_changed);
+            if again && taken.jobs.is_empty() {
+                rounds.next()?;
                 continue;
             }
             if let Some(due) = taken.next_due {
@@ -218,10 +241,15 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 self.cx.job_due(queue, until);
             }
             self.gathering.full |= taken.bytes_full;
-            let (ready, idle) = (Some(taken.ready), Some(idle(&taken)));
+            let idle = match held {
+                // What holds the jobs without a key is said where nothing else was found.
+                Some(why) if taken.stops.iter().all(|stop| stop.group == NO_GROUP) => Some(why),
+                _ => Some(self.idle(&facts, &taken).await?),
+            };
+            let ready = Some(taken.ready);
             let delivered = self.deliver(taken.jobs).await?;
             // Jobs that were dead-lettered made room for others, among the probes and leases too.
-            let exhausted = count < asked && delivered == count;
+            let exhausted = count < asked && delivered == count && !again;
             *self.share() = ShareState { exhausted, promoted: true, idle, ready };
             if self.gathering.full || exhausted {
                 return Ok(());
@@ -233,7 +261,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
 
     /// None: there is no such queue.
     async fn take_some(
-        &mut self, facts: &QueueFacts, rule: Rule, jobs: usize, now: Timestamp,
+        &mut self, facts: &QueueFacts, rules: &[Rule], jobs: usize, now: Timestamp,
     ) -> Result<Option<Taken>> {
         let Gathering { claim, out, bytes, .. } = &*self.gathering;
         let tail = records::lease_tail(&LeaseTail {
@@ -244,7 +272,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         });
         let wanted = Take {
             whole: self.whole_rule(facts),
-            groups: &[rule],
+            groups: rules,
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
             first_fits: out.jobs.is_empty() && !out.in_hand.tight,
@@ -263,45 +291,73 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
 
     /// Why nothing leaves the queue, to a claim that wants no jobs.
     async fn why_idle(&mut self) -> Result<Why> {
-        let Some(facts) = QueueFacts::read_anew(self.store, self.queue, self.cx).await? else {
-            return Ok((IdleReason::NoSuchQueue, None));
+        let Some(facts) = QueueFacts::read_anew(self.store, self.queue, NO_GROUP, self.cx).await? else {
+            return Ok(Why::new(IdleReason::NoSuchQueue, None));
         };
         let now = self.store.now();
         if facts.is_paused(now) {
-            return Ok((IdleReason::Paused, facts.paused_until()));
+            return Ok(Why::new(IdleReason::Paused, facts.paused_until()));
         }
         let admission = facts.admission(&self.settings, now);
         if let Admission::Held { until } = admission {
-            return Ok((IdleReason::BreakerOpen, until));
+            return Ok(Why::new(IdleReason::BreakerOpen, until));
         }
         let writes = vec![Write::Promote(PROMOTIONS_MAX)];
         self.store.apply(self.queue, &Batch { writes, ..Batch::default() }).await?;
         if let Admission::Limited { until } = admission {
-            return Ok((IdleReason::Limited, Some(until)));
+            return Ok(Why::new(IdleReason::Limited, Some(until)));
         }
         let reads = [first_of(Index::Scheduled, 1), first_of(Index::Retrying, 1)];
         let found = ask(self.store, self.queue, &reads).await?;
         let due = found.flat_map(Found::entries).map(|entry| entry.score).min();
         Ok(match due {
-            Some(at) => (IdleReason::NotDue, Some(Timestamp::from_millis(at))),
-            None => (IdleReason::Empty, None),
+            Some(at) => Why::new(IdleReason::NotDue, Some(Timestamp::from_millis(at))),
+            None => Why::new(IdleReason::Empty, None),
         })
     }
 
-    /// What may leave the queue now, or why nothing may.
-    async fn admit(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<Rule, Why>> {
+    /// What may leave the queue now, by groups, and what holds the jobs without a breaker key; or why nothing may. `asked_for`:
+    /// groups that must have a rule.
+    async fn rules(
+        &mut self, facts: &QueueFacts, asked_for: &[u16], now: Timestamp,
+    ) -> Result<Result<(Vec<Rule>, Option<Why>), Why>> {
         if facts.is_paused(now) {
-            return Ok(Err((IdleReason::Paused, facts.paused_until())));
+            return Ok(Err(Why::new(IdleReason::Paused, facts.paused_until())));
         }
-        let rule = Rule { group: NO_GROUP, version: facts.version, ..Rule::default() };
-        Ok(match facts.breaker.admission(&self.settings.breaker, facts.took_ms, std::iter::empty(), now) {
-            Admission::All => Ok(rule),
-            Admission::Held { until } => Err((IdleReason::BreakerOpen, until)),
-            Admission::Limited { until } => Err((IdleReason::Limited, Some(until))),
+        let own = self.rule(facts, now).await?;
+        if facts.keys == 0 || facts.holds_all(now) {
+            return Ok(own.map(|rule| (vec![rule], None)));
+        }
+        let (own, held) = match own {
+            Ok(rule) => (rule, None),
+            Err(why) => (Rule { leased: Some(0), ..free_rule(facts) }, Some(why)),
+        };
+        let mut rules = vec![own];
+        let mut keys = breaker_keys::remembered(self.store, self.cx, self.queue).await?;
+        keys.sort_by_key(|facts| !asked_for.contains(&facts.group));
+        for facts in keys {
+            if rules.len() > RULES_MAX {
+                break;
+            }
+            if let Ok(rule) = self.rule(&facts, now).await? {
+                rules.push(rule);
+            }
+        }
+        Ok(Ok((rules, held)))
+    }
+
+    /// What of one group may leave now, or why nothing may.
+    async fn rule(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<Rule, Why>> {
+        let rule = free_rule(facts);
+        let why = |reason, until| Why { key: facts.breaker.key.clone(), ..Why::new(reason, until) };
+        let rule = match facts.breaker.admission(&self.settings.breaker, facts.took_ms, std::iter::empty(), now) {
+            Admission::All => rule,
+            Admission::Held { until } => return Ok(Err(why(IdleReason::BreakerOpen, until))),
+            Admission::Limited { until } => return Ok(Err(why(IdleReason::Limited, Some(until)))),
             Admission::Ramp { leased, per_second } => {
                 let rate = Rate { per_second, burst: Recovery::burst(per_second) };
                 let ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
-                Ok(Rule { flags: flag::RAMP, leased: Some(leased), ramp, ..rule })
+                Rule { flags: flag::RAMP, leased: Some(leased), ramp, ..rule }
             }
             Admission::Probes { most, not_first } => {
                 let back = millis_ceil(self.settings.breaker.recovery_timeout);
@@ -311,14 +367,69 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                     None => None,
                 };
                 let probes = Some(Probes { most: most as u64, started_after });
-                Ok(Rule { flags: flag::PROBE, pass_over, probes, ..rule })
+                Rule { flags: flag::PROBE, pass_over, probes, ..rule }
             }
+        };
+        if facts.group == NO_GROUP {
+            return Ok(Ok(rule));
+        }
+        let Some(limits) = self.settings.limits_of_key(&facts.breaker.key) else { return Ok(Ok(rule)) };
+        let leased = rule.leased.into_iter().chain(limits.max_in_flight).min();
+        Ok(Ok(Rule { leased, rate: limits.max_rate.map(rate), ..rule }))
+    }
+
+    /// Looks at groups that a take reported: their rules were old, or they need one. Those that are to have one now; of each group
+    /// once in a claim.
+    async fn look_at_groups(&mut self, changed: &[u16], ruled: &mut HashSet<u16>) -> Result<Vec<u16>> {
+        let mut asked_for = Vec::new();
+        for group in changed.iter().filter(|group| !matches!(**group, NO_GROUP | WHOLE_QUEUE)) {
+            if asked_for.len() >= RULES_MAX || !ruled.insert(*group) {
+                continue;
+            }
+            // A queue whose groups nobody has looked for yet is looked at whole.
+            breaker_keys::remembered(self.store, self.cx, self.queue).await?;
+            QueueFacts::read_anew(self.store, self.queue, *group, self.cx).await?;
+            asked_for.push(*group);
+        }
+        if !asked_for.is_empty() && self.cx.memory.facts(self.queue).is_none_or(|facts| facts.keys == 0) {
+            self.cx.memory.forget_facts(self.queue);
+        }
+        Ok(asked_for)
+    }
+
+    /// Why there was nothing more.
+    async fn idle(&mut self, facts: &QueueFacts, taken: &Taken) -> Result<Why> {
+        // Of several that bind, the last one to let go.
+        let bound = taken.stops.iter().max_by_key(|stop| stop.until.unwrap_or(Timestamp::MAX));
+        if let Some(stop) = bound {
+            let keys = self.cx.memory.keys(self.queue).unwrap_or_default();
+            let key = keys.iter().find(|facts| facts.group == stop.group).map(|facts| facts.breaker.key.clone());
+            return Ok(Why { key: key.unwrap_or_default(), ..Why::new(IdleReason::Limited, stop.until) });
+        }
+        if taken.leases_full {
+            return Ok(Why::new(IdleReason::Limited, None));
+        }
+        if facts.keys > 0 && taken.jobs.is_empty() {
+            // Ready jobs that are left are those of a key that is held.
+            let first = ask(self.store, self.queue, &[first_of(Index::Keyed, 1)]).await?.entries().pop();
+            let keys = self.cx.memory.keys(self.queue).unwrap_or_default();
+            let of = |group| keys.iter().find(|facts| facts.group == group);
+            if let Some(Entry { member: Member::Position(position), .. }) = first
+                && let Some(facts) = of(position.group)
+                && let Err(why) = self.rule(&facts.clone(), self.store.now()).await?
+            {
+                return Ok(why);
+            }
+        }
+        Ok(match taken.next_due {
+            Some(due) => Why::new(IdleReason::NotDue, Some(due)),
+            None => Why::new(IdleReason::Empty, None),
         })
     }
 
     /// What all jobs of the queue may do together.
     fn whole_rule(&self, facts: &QueueFacts) -> Rule {
-        let rate = self.settings.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
+        let rate = self.settings.max_rate.map(rate);
         Rule { leased: self.settings.max_in_flight, rate, ..Rule::whole(facts.whole) }
     }
 
@@ -382,14 +493,19 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     }
 }
 
-/// Why there was nothing more.
-fn idle(taken: &Taken) -> Why {
-    match taken.stops.first() {
-        Some(stop) => (IdleReason::Limited, stop.until),
-        _ if taken.leases_full => (IdleReason::Limited, None),
-        _ if taken.next_due.is_some() => (IdleReason::NotDue, taken.next_due),
-        _ => (IdleReason::Empty, None),
-    }
+fn rate(max: MaxRate) -> Rate {
+    Rate { per_second: max.per_second(), burst: max.burst() }
+}
+
+/// It lets everything of the group through.
+fn free_rule(facts: &QueueFacts) -> Rule {
+    Rule { group: facts.group, version: facts.version, ..Rule::default() }
+}
+
+/// Jobs of a queue that are ready, whatever holds them.
+async fn ready<S: Storage>(store: &mut S, queue: &QueueName) -> Result<u64> {
+    let reads = [Index::Ready, Index::Keyed].map(|index| Read::Len(Len::Index(index)));
+    Ok(ask(store, queue, &reads).await?.map(|found| found.number()).sum())
 }
 
 fn size(job: &TakenJob) -> usize {
@@ -404,7 +520,8 @@ fn size(job: &TakenJob) -> usize {
 fn read(
     queue: &QueueName, taken: &TakenJob, claim: &Claim, duration: Duration, now: Timestamp,
 ) -> Result<Result<Delivered, DeadReason>> {
-    let mut progress = read_if(taken.history.as_ref(), records::read_history)?.unwrap_or_default().progress;
+    let history = read_if(taken.history.as_ref(), records::read_history)?.unwrap_or_default();
+    let (mut progress, learnt_key) = (history.progress, history.learnt_key);
     let spec = match &taken.job {
         Some(record) => records::readable(records::read_job(record, taken.body.as_ref()))?,
         None => None,
@@ -425,7 +542,7 @@ fn read(
         probe: lease.flags & flag::PROBE != 0,
         lease,
     };
-    Ok(Ok(Delivered { queue: queue.clone(), spec, progress, delivery, last_failure }))
+    Ok(Ok(Delivered { queue: queue.clone(), spec, progress, delivery, last_failure, learnt_key }))
 }
 
 /// The token of a lease: an own id travels in it, so that an Ack needs no look at the job.

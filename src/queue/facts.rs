@@ -12,7 +12,7 @@ use crate::queue::Depths;
 use crate::store::Result;
 use crate::store::storage::{
     CounterGroup, Entry, Fence, Index, Len, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
-    WHOLE_QUEUE, flag,
+    WHOLE_QUEUE, epoch_of, flag, group_of,
 };
 use bytes::Bytes;
 use std::{collections::HashMap, sync::Arc};
@@ -46,13 +46,17 @@ impl Rounds {
 
 // ---- the queue ----
 
-/// What holds a queue back.
+/// What holds a queue back: the whole of it, and the jobs of one group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueueFacts {
     pub(crate) whole: Version,
-    pub(crate) version: Version,
     pub(crate) queue: QueueRecord,
     pub(crate) queue_record: Option<Bytes>,
+    /// Groups of breaker keys. Not fenced.
+    pub(crate) keys: u64,
+    /// The one that the rest is of.
+    pub(crate) group: u16,
+    pub(crate) version: Version,
     pub(crate) breaker: Breaker,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
@@ -65,25 +69,27 @@ pub(crate) struct QueueFacts {
 const PROBES_MAX: usize = 1_000;
 
 impl QueueFacts {
-    pub(crate) fn reads() -> [Read; 6] {
+    pub(crate) fn reads(group: u16) -> [Read; 7] {
         let record = |table, group| Read::Record(table, RecordKey::Group(group));
         [
             record(Table::Version, WHOLE_QUEUE),
-            record(Table::Version, NO_GROUP),
             Read::Record(Table::Queue, RecordKey::Only),
-            record(Table::Breaker, NO_GROUP),
+            Read::Len(Len::Table(Table::Group)),
+            record(Table::Version, group),
+            record(Table::Breaker, group),
             first_of(Index::Probe, PROBES_MAX),
-            record(Table::Outcomes, NO_GROUP),
+            record(Table::Outcomes, group),
         ]
     }
 
-    pub(crate) fn found(found: &mut Answers) -> Result<Self> {
+    pub(crate) fn found(group: u16, found: &mut Answers) -> Result<Self> {
         let whole = Version::read(found.record().as_deref());
-        let version = Version::read(found.record().as_deref());
         let queue_record = found.record();
         let queue = read_if(queue_record.as_ref(), records::read_queue)?.unwrap_or_default();
+        let keys = found.number();
+        let version = Version::read(found.record().as_deref());
         let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
-        let current = epoch(&breaker);
+        let current = epoch(group, &breaker);
         let started = |entry: Entry| match entry.member {
             Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
             _ => None,
@@ -95,20 +101,25 @@ impl QueueFacts {
             Some(outcomes) => outcomes.outcome_stats.took_ms,
             None => OutcomeStats::new(breaker.usual.clone(), Timestamp::default()).took_ms,
         };
-        Ok(Self { whole, version, queue, queue_record, breaker, probes, outcomes_record, took_ms })
+        Ok(Self { whole, queue, queue_record, keys, group, version, breaker, probes, outcomes_record, took_ms })
     }
 
-    /// As the store has them now. None: there is no such queue.
+    /// Of the jobs without a breaker key, as the store has them now. None: there is no such queue.
     pub(crate) async fn read<S: Reads>(store: &mut S, queue: &QueueName) -> Result<Option<Self>> {
-        let found = ask_if_there(store, queue, &Self::reads()).await?;
-        found.map(|mut found| Self::found(&mut found)).transpose()
+        Self::read_group(store, queue, NO_GROUP).await
+    }
+
+    /// The same of a group.
+    pub(crate) async fn read_group<S: Reads>(store: &mut S, queue: &QueueName, group: u16) -> Result<Option<Self>> {
+        let found = ask_if_there(store, queue, &Self::reads(group)).await?;
+        found.map(|mut found| Self::found(group, &mut found)).transpose()
     }
 
     /// The same, remembered.
     pub(crate) async fn read_anew<S: Reads>(
-        store: &mut S, queue: &QueueName, cx: &CallContext<'_>,
+        store: &mut S, queue: &QueueName, group: u16, cx: &CallContext<'_>,
     ) -> Result<Option<Arc<Self>>> {
-        let facts = Self::read(store, queue).await?.map(Arc::new);
+        let facts = Self::read_group(store, queue, group).await?.map(Arc::new);
         match &facts {
             Some(facts) => cx.memory.remember(queue, facts.clone()),
             None => cx.memory.forget(queue),
@@ -122,7 +133,7 @@ impl QueueFacts {
     ) -> Result<Option<Arc<Self>>> {
         match cx.memory.facts(queue) {
             Some(facts) => Ok(Some(facts)),
-            None => Self::read_anew(store, queue, cx).await,
+            None => Self::read_anew(store, queue, NO_GROUP, cx).await,
         }
     }
 
@@ -145,7 +156,12 @@ impl QueueFacts {
         self.queue.pause.as_ref()?.until
     }
 
-    /// What may leave the queue now.
+    /// An operator holds all jobs of the queue, those with a breaker key too.
+    pub(crate) fn holds_all(&self, now: Timestamp) -> bool {
+        self.is_paused(now) || self.group == NO_GROUP && self.breaker.forced.as_ref().is_some_and(|forced| forced.open)
+    }
+
+    /// What of the group may leave the queue now.
     pub(crate) fn admission(&self, settings: &QueueSettings, now: Timestamp) -> Admission<'_> {
         if self.is_paused(now) {
             return Admission::Held { until: self.paused_until() };
@@ -172,6 +188,7 @@ pub(crate) fn record_fence(table: Table, key: RecordKey, found: Option<&Bytes>) 
 /// Counts of outcomes under one epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutcomeFacts {
+    group: u16,
     record: Option<Bytes>,
     pub(crate) outcome_stats: OutcomeStats,
 }
@@ -185,7 +202,7 @@ impl OutcomeFacts {
     pub(crate) fn found(queue: &QueueFacts, of: u32, found: &mut Answers, now: Timestamp) -> Result<Self> {
         let (sums, last) = found.sums();
         let record = queue.outcomes_record.clone();
-        let current = epoch(&queue.breaker);
+        let current = epoch(queue.group, &queue.breaker);
         let kept = read_if(record.as_ref(), records::read_outcomes)?.filter(|kept| kept.epoch == current);
         let mut outcome_stats = match kept {
             Some(kept) => kept.outcome_stats,
@@ -195,19 +212,20 @@ impl OutcomeFacts {
             let OutcomeSums { succeeded: count, retried, took_ms, ln_took } = sums;
             outcome_stats.absorb(Successes { count, retried, took_ms, ln_took }, last);
         }
-        Ok(Self { record, outcome_stats })
+        Ok(Self { group: queue.group, record, outcome_stats })
     }
 
     /// Holds while what was counted is what was read.
     pub(crate) fn fence(&self) -> Fence {
-        record_fence(Table::Outcomes, RecordKey::Group(NO_GROUP), self.record.as_ref())
+        record_fence(Table::Outcomes, RecordKey::Group(self.group), self.record.as_ref())
     }
 
     /// What is known from now on, under the breaker's epoch.
     pub(crate) fn put(&self, outcome_stats: OutcomeStats, queue: &mut QueueFacts, changes: &mut Changes) {
         queue.took_ms = outcome_stats.took_ms;
-        let record = records::outcomes(&OutcomesRecord { epoch: epoch(&queue.breaker), outcome_stats });
-        changes.put(Table::Outcomes, RecordKey::Group(NO_GROUP), record.clone());
+        let epoch = epoch(queue.group, &queue.breaker);
+        let record = records::outcomes(&OutcomesRecord { epoch, outcome_stats });
+        changes.put(Table::Outcomes, RecordKey::Group(queue.group), record.clone());
         queue.outcomes_record = Some(record);
     }
 }
@@ -225,6 +243,8 @@ pub(crate) struct JobFacts {
     pub(crate) history: Option<History>,
     /// There is a record, readable or not.
     pub(crate) has_history: bool,
+    /// Of its breaker key, as its record says: its history knows better.
+    job_group: u16,
     /// The record of the job is there.
     pub(crate) exists: bool,
     /// Of a job with a key.
@@ -233,7 +253,7 @@ pub(crate) struct JobFacts {
 
 impl JobFacts {
     pub(crate) fn of(number: u64, job: Option<&Bytes>, history: Option<&Bytes>) -> Result<Self> {
-        let (spec, sameness) = records::job_with_sameness(number, job)?;
+        let (spec, sameness, job_group) = records::job_with_rest(number, job)?;
         let bits = |record: Option<&Bytes>| record.map_or(0, |it| records::traits(it));
         let past = read_if(history, records::read_history)?;
         let history_bits = match (history, &past) {
@@ -248,6 +268,7 @@ impl JobFacts {
             traits: bits(job) | bits(history) | history_bits,
             history: past,
             has_history: history.is_some(),
+            job_group,
             exists: job.is_some(),
             sameness,
         })
@@ -276,9 +297,23 @@ impl JobFacts {
     pub(crate) fn next_history(&self, progress: Progress) -> History {
         let rank = records::rank(self.spec.priority);
         match &self.history {
-            Some(before) => History { progress, rank, unknown: before.unknown.clone(), ..*before },
-            None => History { progress, rank, ..History::default() },
+            Some(before) => {
+                let (learnt_key, unknown) = (before.learnt_key.clone(), before.unknown.clone());
+                History { progress, rank, learnt_key, unknown, ..*before }
+            }
+            None => History { progress, rank, group: self.job_group, ..History::default() },
         }
+    }
+
+    /// Where it waits or runs: of its breaker key.
+    pub(crate) fn group(&self) -> u16 {
+        self.history.as_ref().map_or(self.job_group, |history| history.group)
+    }
+
+    /// The breaker key that a failure named last, or else the one that it was enqueued with.
+    pub(crate) fn breaker_key(&self) -> Option<&str> {
+        let learnt = self.history.as_ref().and_then(|history| history.learnt_key.as_deref());
+        learnt.or(self.spec.breaker_key.as_deref())
     }
 
     /// Where it is, unless it is leased. One that waits is there or, once it was promoted, in `Ready`.
@@ -373,16 +408,17 @@ pub(crate) struct DeliveryFacts {
 }
 
 impl DeliveryFacts {
-    /// `leases`: the numbers of their jobs, and their epochs. None: there is no such queue.
+    /// `group`: whose breaker hears of them. `leases`: the numbers of their jobs, and their epochs. None: there is no such queue.
     pub(crate) async fn read<S: Reads>(
-        store: &mut S, queue: &QueueName, leases: impl Iterator<Item = (u64, u32)> + Clone + Send,
+        store: &mut S, queue: &QueueName, group: u16, leases: impl Iterator<Item = (u64, u32)> + Clone + Send,
     ) -> Result<Option<Self>> {
         // Epochs grow, and outcomes of an earlier one count nowhere.
-        let epoch = leases.clone().map(|(_, epoch)| epoch).max().unwrap_or_default();
-        let own = QueueFacts::reads().into_iter().chain(OutcomeFacts::reads(epoch));
+        let of_group = leases.clone().map(|(_, epoch)| epoch).filter(|epoch| group_of(*epoch) == group);
+        let epoch = of_group.max().unwrap_or_else(|| epoch_of(group, 0));
+        let own = QueueFacts::reads(group).into_iter().chain(OutcomeFacts::reads(epoch));
         let reads: Vec<_> = own.chain(leases.clone().flat_map(|(number, _)| LeaseFacts::reads(number))).collect();
         let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
-        let facts = QueueFacts::found(&mut found)?;
+        let facts = QueueFacts::found(group, &mut found)?;
         let outcomes = OutcomeFacts::found(&facts, epoch, &mut found, store.now())?;
         let leases = leases.map(|(number, _)| Ok(LeaseFacts::found(queue, number, &mut found)?.ok()));
         Ok(Some(Self { queue: facts, outcomes, leases: leases.collect::<Result<_>>()? }))
@@ -403,8 +439,9 @@ pub(crate) struct DeadFacts {
     failures: HashMap<u64, String>,
 }
 
-const DEPTHS: [Index; 8] = [
+const DEPTHS: [Index; 9] = [
     Index::Ready,
+    Index::Keyed,
     Index::Scheduled,
     Index::Retrying,
     Index::Leased,
@@ -420,7 +457,9 @@ pub(crate) fn depth_reads() -> impl Iterator<Item = Read> {
 }
 
 pub(crate) fn depths(found: &mut Answers) -> Depths {
-    let [ready, scheduled, retrying, leased, completed, cancelled, dead, overflow] = DEPTHS.map(|_| found.number());
+    let [ready, keyed, scheduled, retrying, leased, completed, cancelled, dead, overflow] =
+        DEPTHS.map(|_| found.number());
+    let ready = ready + keyed;
     Depths { ready, scheduled, retrying, leased, completed, cancelled, dead: dead + overflow, overflow }
 }
 

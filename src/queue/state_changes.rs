@@ -22,7 +22,8 @@ use crate::domain::{Attempt, DeadReason, Failure, JobEvent, JobId, Progress, Que
 use crate::queue::Totals;
 use crate::store::Result;
 use crate::store::storage::{
-    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, Read, RecordKey, Table, Write, flag,
+    Batch, Counter, Entry, Fence, Index, Member, NO_GROUP, Position, Publish, Read, RecordKey, Table, Write, flag,
+    group_of,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -141,7 +142,7 @@ impl Changes {
     /// READY if its time has come; otherwise `later` says where it waits. Its place before has been given up.
     fn wait(&mut self, position: Position, later: Index, now: Timestamp) {
         if position.ready_at <= now {
-            self.insert(Index::Ready, Entry::ready(position));
+            self.insert(position.ready_index(), Entry::ready(position));
             self.made_ready = true;
             self.publish(Publish::IfFirst);
         } else {
@@ -163,7 +164,7 @@ impl Changes {
     ) {
         let index = if later == Whereabouts::Retrying { Index::Retrying } else { Index::Scheduled };
         (history.whereabouts, history.at) = (if at <= now { Whereabouts::Ready } else { later }, at);
-        let position = records::position(job.number, history.rank, at, true);
+        let position = records::position(history.group, job.number, history.rank, at, true);
         self.wait(position, index, now);
         if at > now {
             cx.job_due(queue, at);
@@ -191,6 +192,10 @@ impl Changes {
     /// The lease is over. Its fence is the caller's.
     pub(crate) fn end_lease(&mut self, lease: &crate::domain::Lease) {
         self.delete(Table::Lease, RecordKey::Number(lease.number));
+        let group = group_of(lease.epoch);
+        if group != NO_GROUP {
+            self.remove(Index::LeasedByGroup, Entry::number(u64::from(group), lease.number));
+        }
         if lease.flags & flag::PROBE != 0 {
             let member = Member::Probe { epoch: lease.epoch, number: lease.number };
             self.remove(Index::Probe, Entry { score: lease.started_at.millis(), member });
@@ -247,7 +252,8 @@ impl Changes {
         };
         self.write(Write::AppendDead { index, number: job.number, record: records::dead(&dead) });
         self.write(Write::Add(Counter::ErrorType(dead.counted_as.into()), 1));
-        (history.whereabouts, history.at) = (whereabouts, now);
+        // Its group may be another key's by the time that it is put back.
+        (history.whereabouts, history.at, history.group) = (whereabouts, now, NO_GROUP);
         self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
         self.unwatch_deadline(job);
         if let Some(key) = &job.spec.key
@@ -365,7 +371,7 @@ impl Changes {
         self.add(Total::Cancelled, 1);
         self.add(Total::RetriedFinished, u64::from(history.progress.retries > 0));
         if let Some(retention) = cx.queue(queue).completed_retention {
-            (history.whereabouts, history.at) = (Whereabouts::Cancelled, now);
+            (history.whereabouts, history.at, history.group) = (Whereabouts::Cancelled, now, NO_GROUP);
             self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
             self.insert(Index::Cancelled, Entry::number(now.millis(), job.number));
             return cx.due(queue, now.after(retention));
@@ -389,7 +395,7 @@ impl Changes {
         self.record_attempt(job, progress.recorded, &attempt);
         self.record_cancel_request(facts);
         let mut history = job.next_history(progress);
-        (history.whereabouts, history.at) = (Whereabouts::Completed, now);
+        (history.whereabouts, history.at, history.group) = (Whereabouts::Completed, now, NO_GROUP);
         history.nonce = facts.lease.lease.nonce;
         self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
         self.insert(Index::Completed, Entry::number(now.millis(), job.number));

@@ -36,8 +36,16 @@ pub struct JobView {
     pub ahead: Option<Ahead>,
     /// Of its queue; may be over.
     pub pause: Option<Pause>,
-    /// Of its queue.
+    /// Of its breaker key, or else of its queue.
     pub breaker: Breaker,
+    /// The breaker key that a failure named last, where it is not the one that it was enqueued with.
+    pub learnt_key: Option<String>,
+}
+
+impl JobView {
+    pub fn breaker_key(&self) -> Option<&str> {
+        self.learnt_key.as_deref().or(self.spec.breaker_key.as_deref())
+    }
 }
 
 /// A breaker, and what is counted for it in memory.
@@ -65,6 +73,8 @@ pub struct BreakerView {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerViews {
     pub work: BreakerView,
+    /// By breaker key.
+    pub keys: Vec<BreakerView>,
     pub dead_letters: BreakerView,
 }
 

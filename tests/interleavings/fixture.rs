@@ -39,6 +39,7 @@ pub(crate) fn job(id: &str) -> NewJob {
         })),
         on_conflict: OnConflict::default(),
         key_ttl: None,
+        breaker_key: None,
     }
 }
 

@@ -224,6 +224,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         expires_at: None,
         policy: None,
         key_ttl: None,
+        breaker_key: None,
     };
     JobView {
         queue: queue_name(),
@@ -243,6 +244,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         ahead: None,
         pause: None,
         breaker: Breaker::default(),
+        learnt_key: None,
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn job(name: &str) -> NewJob {
         policy: Some(Box::new(PolicyOverride { jitter: Some(Jitter::None), ..PolicyOverride::default() })),
         on_conflict: OnConflict::default(),
         key_ttl: None,
+        breaker_key: None,
     }
 }
 
@@ -144,7 +145,7 @@ impl Fixture {
     }
 
     pub(crate) fn ack(&mut self, lease: Lease) {
-        let acks = vec![Ack { lease, note: String::new(), result: Bytes::new() }];
+        let acks = vec![Ack { lease, note: String::new(), result: Bytes::new(), breaker_key: String::new() }];
         self.run(Verb::Settle(Settlements { acks, ..Settlements::default() }));
     }
 

@@ -193,6 +193,7 @@ impl Fixture {
             policy: None,
             on_conflict: OnConflict::default(),
             key_ttl: None,
+            breaker_key: None,
         };
         match self.run(Verb::Enqueue(vec![Incoming::new(job)])) {
             Answer::Enqueue(added) => assert!(added[0].is_ok(), "{added:?}"),

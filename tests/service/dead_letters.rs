@@ -31,6 +31,7 @@ fn whole_failure(number: u32) -> pb::Failure {
         code: format!("C{number}"),
         category_derived: false,
         details_dropped: false,
+        breaker_key: format!("K{number}"),
     }
 }
 

@@ -211,7 +211,12 @@ store_test! {
     async fn a_claim_that_gets_nothing_has_settled_all_the_same(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let ack = redrive::queue::Ack { lease, note: String::new(), result: Default::default() };
+        let ack = redrive::queue::Ack {
+            lease,
+            note: String::new(),
+            result: Default::default(),
+            breaker_key: String::new(),
+        };
         let settle = Settlements { acks: vec![ack], ..Settlements::default() };
         let claimed = h.try_claim(Claim { settle, ..claim_of(&["q"], 1) }).await;
         assert!(claimed.settled.acks[0].is_ok());

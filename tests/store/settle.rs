@@ -248,7 +248,7 @@ store_test! {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         let (note, result) = Default::default();
-        let ack = redrive::queue::Ack { lease: lease.clone(), note, result };
+        let ack = redrive::queue::Ack { lease: lease.clone(), note, result, breaker_key: String::new() };
         let extend = redrive::queue::Extend { lease, duration: None, checkpoint: String::new() };
         let settled = h.settle(redrive::queue::Settlements {
             acks: vec![ack.clone(), ack],

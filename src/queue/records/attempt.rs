@@ -169,6 +169,7 @@ fn put_failure(out: &mut Vec<u8>, failure: &Failure) {
     // 0: none.
     let place = failure.category.and_then(|category| CATEGORIES.iter().position(|known| *known == category));
     put_u64(out, place.map_or(0, |place| place as u64 + 1));
+    put_text(out, &failure.breaker_key);
 }
 
 /// What follows them is a newer server's.
@@ -191,5 +192,6 @@ fn read_failure_fields(read: &mut Reader<'_>) -> Read<Failure> {
         0 => None,
         place => Some(*CATEGORIES.get(place as usize - 1).ok_or(Damaged)?),
     };
+    failure.breaker_key = read.text()?;
     Ok(failure)
 }

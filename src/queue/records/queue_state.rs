@@ -33,6 +33,7 @@ mod breaker_tag {
     pub(super) const USUAL: u8 = 3;
     pub(super) const RETURNED: u8 = 4;
     pub(super) const LOG: u8 = 5;
+    pub(super) const KEY: u8 = 6;
 }
 
 fn put_breaker(out: &mut Vec<u8>, breaker: &Breaker) {
@@ -67,6 +68,7 @@ fn put_breaker(out: &mut Vec<u8>, breaker: &Breaker) {
             put_text(out, &transition.why);
         });
     });
+    field(breaker_tag::KEY, !breaker.key.is_empty(), &|out| out.extend_from_slice(breaker.key.as_bytes()));
 }
 
 fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
@@ -86,6 +88,7 @@ fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
                     Ok(Transition { at: read.time()?, to: read.place(&BreakerState::ALL)?, why: read.text()? })
                 })?;
             }
+            breaker_tag::KEY => breaker.key = value.rest_text()?,
             _ => return Ok(false),
         }
         Ok(true)

@@ -32,7 +32,7 @@ impl Others {
                 Settlements { nacks: vec![nack], ..Settlements::default() }
             },
             _ => |lease| {
-                let ack = Ack { lease, note: String::new(), result: Bytes::new() };
+                let ack = Ack { lease, note: String::new(), result: Bytes::new(), breaker_key: String::new() };
                 Settlements { acks: vec![ack], ..Settlements::default() }
             },
         };
@@ -62,6 +62,7 @@ impl Others {
             policy: None,
             on_conflict: OnConflict::default(),
             key_ttl: None,
+            breaker_key: None,
         }
     }
 
