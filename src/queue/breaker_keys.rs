@@ -266,6 +266,12 @@ pub(crate) fn leased_found(found: &mut Answers) -> u64 {
     }
 }
 
+/// The first ready job of a group, or of one behind it.
+pub(crate) fn first_ready_in(group: u16) -> Read {
+    let after = Some(Entry::ready(first_of_group(group)));
+    Read::Range { index: Index::Keyed, after, up_to: None, limit: 1, reverse: false }
+}
+
 /// Before all positions of a group.
 fn first_of_group(group: u16) -> Position {
     records::position(group, 0, 0, Timestamp::default(), false)
@@ -283,7 +289,7 @@ async fn has_jobs<S: Reads>(store: &mut S, queue: &QueueName, group: u16) -> Res
         Member::Position(position) => position.group == group,
         _ => false,
     });
-    Ok(ready || !found.entries().is_empty())
+    Ok(ready || leased_found(&mut found) > 0)
 }
 
 /// Versions say whether the jobs of a key leave under limits, which other settings may have changed.
