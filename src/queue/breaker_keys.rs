@@ -279,12 +279,7 @@ fn first_of_group(group: u16) -> Position {
 
 /// Ready or leased ones.
 async fn has_jobs<S: Reads>(store: &mut S, queue: &QueueName, group: u16) -> Result<bool> {
-    let in_group = |index, after, up_to| Read::Range { index, after: Some(after), up_to, limit: 1, reverse: false };
-    let before_ready = Entry::ready(first_of_group(group));
-    let leased = Entry::number(u64::from(group), 0);
-    let reads =
-        [in_group(Index::Keyed, before_ready, None), in_group(Index::LeasedByGroup, leased, Some(u64::from(group)))];
-    let mut found = ask(store, queue, &reads).await?;
+    let mut found = ask(store, queue, &[first_ready_in(group), leased_in(group)]).await?;
     let ready = found.entries().first().is_some_and(|entry| match &entry.member {
         Member::Position(position) => position.group == group,
         _ => false,
