@@ -10,8 +10,8 @@ use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
 use super::{claim_requests as requests, settle};
 use crate::domain::{
-    Admission, DeadReason, Delivery, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec, Timestamp,
-    millis_ceil,
+    Admission, Allowed, DeadReason, Delivery, HeldBy, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
+    Timestamp, millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
 use crate::store::Result;
@@ -184,13 +184,13 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 return self.nothing((IdleReason::NoSuchQueue, None));
             };
             let now = self.store.now();
-            let rule = match self.admit(&facts, now).await? {
-                Ok(rule) => rule,
+            let (whole, rule) = match self.admit(&facts, now).await? {
+                Ok(rules) => rules,
                 Err(why) => return self.nothing(why),
             };
             let probes = rule.probes.is_some();
             let asked = most.min(TAKE_MAX);
-            let Some(taken) = self.take_some(&facts, rule, asked, now).await? else {
+            let Some(taken) = self.take_some(whole, rule, asked, now).await? else {
                 self.cx.memory.forget(queue);
                 continue;
             };
@@ -232,9 +232,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     }
 
     /// None: there is no such queue.
-    async fn take_some(
-        &mut self, facts: &QueueFacts, rule: Rule, jobs: usize, now: Timestamp,
-    ) -> Result<Option<Taken>> {
+    async fn take_some(&mut self, whole: Rule, rule: Rule, jobs: usize, now: Timestamp) -> Result<Option<Taken>> {
         let Gathering { claim, out, bytes, .. } = &*self.gathering;
         let tail = records::lease_tail(&LeaseTail {
             answer: out.answer,
@@ -243,7 +241,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             ..LeaseTail::default()
         });
         let wanted = Take {
-            whole: self.whole_rule(facts),
+            whole,
             groups: &[rule],
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
@@ -267,17 +265,15 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             return Ok((IdleReason::NoSuchQueue, None));
         };
         let now = self.store.now();
-        if facts.is_paused(now) {
-            return Ok((IdleReason::Paused, facts.paused_until()));
-        }
-        let admission = facts.admission(&self.settings, now);
-        if let Admission::Held { until } = admission {
-            return Ok((IdleReason::BreakerOpen, until));
-        }
+        let held = match facts.admission(&self.settings, now) {
+            Admission::Held { by: by @ (HeldBy::Pause | HeldBy::Breaker), until } => return Ok((reason(by), until)),
+            Admission::Held { by, until } => Some((reason(by), until)),
+            Admission::Jobs(_) => None,
+        };
         let writes = vec![Write::Promote(PROMOTIONS_MAX)];
         self.store.apply(self.queue, &Batch { writes, ..Batch::default() }).await?;
-        if let Admission::Limited { until } = admission {
-            return Ok((IdleReason::Limited, Some(until)));
+        if let Some(held) = held {
+            return Ok(held);
         }
         let reads = [first_of(Index::Scheduled, 1), first_of(Index::Retrying, 1)];
         let found = ask(self.store, self.queue, &reads).await?;
@@ -288,38 +284,42 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         })
     }
 
-    /// What may leave the queue now, or why nothing may.
-    async fn admit(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<Rule, Why>> {
-        if facts.is_paused(now) {
-            return Ok(Err((IdleReason::Paused, facts.paused_until())));
-        }
-        let rule = Rule { group: NO_GROUP, version: facts.version, ..Rule::default() };
-        Ok(match facts.breaker.admission(&self.settings.breaker, facts.took_ms, std::iter::empty(), now) {
-            Admission::All => Ok(rule),
-            Admission::Held { until } => Err((IdleReason::BreakerOpen, until)),
-            Admission::Limited { until } => Err((IdleReason::Limited, Some(until))),
-            Admission::Ramp { leased, per_second } => {
-                let rate = Rate { per_second, burst: Recovery::burst(per_second) };
-                let ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
-                Ok(Rule { flags: flag::RAMP, leased: Some(leased), ramp, ..rule })
-            }
-            Admission::Probes { most, not_first } => {
-                let back = millis_ceil(self.settings.breaker.recovery_timeout);
-                let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
-                let pass_over = match not_first {
-                    Some(id) => self.number_of(id).await?,
-                    None => None,
-                };
-                let probes = Some(Probes { most: most as u64, started_after });
-                Ok(Rule { flags: flag::PROBE, pass_over, probes, ..rule })
+    /// What may leave the queue now, of all of it and of each part, or why nothing may.
+    async fn admit(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<(Rule, Rule), Why>> {
+        // `take` looks which probes are out.
+        let none_out = std::iter::empty;
+        let settings = self.settings.clone();
+        let whole = match facts.whole_gate(&settings).admission(none_out(), now) {
+            Admission::Held { by, until } => return Ok(Err((reason(by), until))),
+            Admission::Jobs(allowed) => self.rule(Rule::whole(facts.whole), allowed, now).await?,
+        };
+        Ok(match facts.gate(&settings).admission(none_out(), now) {
+            Admission::Held { by, until } => Err((reason(by), until)),
+            Admission::Jobs(allowed) => {
+                let rule = Rule { group: NO_GROUP, version: facts.version, ..Rule::default() };
+                Ok((whole, self.rule(rule, allowed, now).await?))
             }
         })
     }
 
-    /// What all jobs of the queue may do together.
-    fn whole_rule(&self, facts: &QueueFacts) -> Rule {
-        let rate = self.settings.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
-        Rule { leased: self.settings.max_in_flight, rate, ..Rule::whole(facts.whole) }
+    async fn rule(&mut self, mut rule: Rule, allowed: Allowed<'_>, now: Timestamp) -> Result<Rule> {
+        rule.leased = allowed.leased;
+        rule.rate = allowed.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
+        if let Some(per_second) = allowed.ramp {
+            let rate = Rate { per_second, burst: Recovery::burst(per_second) };
+            rule.ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
+            rule.flags |= flag::RAMP;
+        }
+        if let Some(probes) = allowed.probes {
+            let back = millis_ceil(self.settings.breaker.recovery_timeout);
+            let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
+            rule.probes = Some(Probes { most: probes.most, started_after });
+            rule.flags |= flag::PROBE;
+            if let Some(id) = probes.not_first {
+                rule.pass_over = self.number_of(id).await?;
+            }
+        }
+        Ok(rule)
     }
 
     /// The number of the job that has this id.
@@ -379,6 +379,14 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             }
             self.cx.events.truncate(mark);
         }
+    }
+}
+
+fn reason(by: HeldBy) -> IdleReason {
+    match by {
+        HeldBy::Pause => IdleReason::Paused,
+        HeldBy::Breaker => IdleReason::BreakerOpen,
+        HeldBy::Probes => IdleReason::Limited,
     }
 }
 

@@ -5,8 +5,8 @@ use super::context::{CallContext, epoch, overtaken};
 use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
 use super::state_changes::{Changes, FIRST_FAILURE, LAST_FAILURE};
 use crate::domain::{
-    Admission, Breaker, Failure, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec, Successes,
-    Timestamp,
+    Admission, Breaker, Failure, Gate, Guard, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec,
+    Successes, Timestamp,
 };
 use crate::queue::Depths;
 use crate::store::Result;
@@ -136,21 +136,27 @@ impl QueueFacts {
         Ok(())
     }
 
-    pub(crate) fn is_paused(&self, now: Timestamp) -> bool {
-        self.queue.pause.as_ref().is_some_and(|pause| pause.holds(now))
-    }
-
     /// When its pause ends by the clock.
     pub(crate) fn paused_until(&self) -> Option<Timestamp> {
         self.queue.pause.as_ref()?.until
     }
 
-    /// What may leave the queue now.
-    pub(crate) fn admission(&self, settings: &QueueSettings, now: Timestamp) -> Admission<'_> {
-        if self.is_paused(now) {
-            return Admission::Held { until: self.paused_until() };
-        }
-        self.breaker.admission(&settings.breaker, self.took_ms, self.probes.iter().copied(), now)
+    /// What all jobs of the queue pass together.
+    pub(crate) fn whole_gate<'f>(&'f self, settings: &'f QueueSettings) -> Gate<'f> {
+        let QueueSettings { max_in_flight, max_rate, .. } = *settings;
+        Gate { pause: self.queue.pause.as_ref(), max_in_flight, max_rate, ..Gate::default() }
+    }
+
+    /// What those pass that its breaker guards.
+    pub(crate) fn gate<'f>(&'f self, settings: &'f QueueSettings) -> Gate<'f> {
+        let guard = Guard { breaker: &self.breaker, settings: &settings.breaker, took_ms: self.took_ms };
+        Gate { guard: Some(guard), ..Gate::default() }
+    }
+
+    /// What may leave the queue now, its probes that are out considered.
+    pub(crate) fn admission<'f>(&'f self, settings: &'f QueueSettings, now: Timestamp) -> Admission<'f> {
+        let all = Gate { guard: self.gate(settings).guard, ..self.whole_gate(settings) };
+        all.admission(self.probes.iter().copied(), now)
     }
 
     /// Holds while the record of the queue is this one.

@@ -115,10 +115,9 @@ fn next_gate(
     if outage.recovering || cx.memory.half_open_announced(queue) != facts.breaker.transitions {
         return breakers::next_look(&facts.breaker, &settings.breaker, now);
     }
-    match facts.breaker.admission(&settings.breaker, facts.took_ms, facts.probes.iter().copied(), now) {
-        Admission::Limited { until } => Some(until),
-        Admission::Held { until } => until,
-        Admission::All | Admission::Probes { .. } | Admission::Ramp { .. } => None,
+    match facts.gate(settings).admission(facts.probes.iter().copied(), now) {
+        Admission::Held { until, .. } => until,
+        Admission::Jobs(_) => None,
     }
 }
 
