@@ -54,6 +54,7 @@ pub(crate) struct QueueFacts {
     pub(crate) queue: QueueRecord,
     pub(crate) queue_record: Option<Bytes>,
     pub(crate) breaker: Breaker,
+    pub(crate) breaker_record: Option<Bytes>,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
     pub(crate) outcomes_record: Option<Bytes>,
@@ -82,7 +83,8 @@ impl QueueFacts {
         let version = Version::read(found.record().as_deref());
         let queue_record = found.record();
         let queue = read_if(queue_record.as_ref(), records::read_queue)?.unwrap_or_default();
-        let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+        let breaker_record = found.record();
+        let breaker = read_if(breaker_record.as_ref(), records::read_breaker)?.unwrap_or_default();
         let current = epoch(&breaker);
         let started = |entry: Entry| match entry.member {
             Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
@@ -95,7 +97,7 @@ impl QueueFacts {
             Some(outcomes) => outcomes.outcome_stats.took_ms,
             None => OutcomeStats::new(breaker.usual.clone(), Timestamp::default()).took_ms,
         };
-        Ok(Self { whole, version, queue, queue_record, breaker, probes, outcomes_record, took_ms })
+        Ok(Self { whole, version, queue, queue_record, breaker, breaker_record, probes, outcomes_record, took_ms })
     }
 
     /// As the store has them now. None: there is no such queue.
@@ -157,6 +159,14 @@ impl QueueFacts {
     pub(crate) fn admission<'f>(&'f self, settings: &'f QueueSettings, now: Timestamp) -> Admission<'f> {
         let all = Gate { guard: self.gate(settings).guard, ..self.whole_gate(settings) };
         all.admission(self.probes.iter().copied(), now)
+    }
+
+    /// The breaker is another: its record, which the sweep works at under the same version (`queue/returned.rs`).
+    pub(crate) fn put_breaker_record(&mut self, changes: &mut Changes) {
+        let (key, record) = (RecordKey::Group(NO_GROUP), records::breaker(&self.breaker));
+        changes.fence(record_fence(Table::Breaker, key.clone(), self.breaker_record.as_ref()));
+        changes.put(Table::Breaker, key, record.clone());
+        self.breaker_record = Some(record);
     }
 
     /// Holds while the record of the queue is this one.

@@ -279,7 +279,7 @@ impl AckPlan<'_> {
         }
         if changed {
             self.changes.fence(version.fence(NO_GROUP));
-            self.owners.push(Owner::Breaker);
+            self.owners.extend([Owner::Breaker; 2]);
             breakers::put_breaker(&mut self.changes, &mut after, cx);
         }
         if stats != outcomes.outcome_stats {

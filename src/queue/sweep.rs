@@ -9,14 +9,14 @@ use super::facts::{LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::find::{self, Located};
 use super::outcome::{self, End};
 use super::state_changes::{Changes, dead_letter_all};
-use super::{breakers, records, retention, returned, undelivered};
+use super::{breakers, retention, returned, undelivered};
 use crate::domain::{
     Admission, BreakerKind, BreakerState, DeadReason, Meter, Outcome, QueueName, QueueSettings, State, Timestamp,
 };
 use crate::queue::{ExpiredLease, Sweep, Swept};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Entry, Fence, Index, Len, Member, NO_GROUP, Publish, Read, Reads, RecordKey, Storage, Table, Write,
+    Applied, Batch, Entry, Fence, Index, Len, Member, NO_GROUP, Publish, Read, Reads, Storage, Table, Write,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -276,7 +276,7 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         } else if stats.usual.is_news(&before.breaker.usual) {
             // What is usual outlives a restart. It changes nothing about what may leave.
             after.breaker.usual = stats.usual.clone();
-            changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after.breaker));
+            after.put_breaker_record(&mut changes);
         }
         outcomes.put(stats, &mut after, &mut changes);
         let Applied::Done(done) = self.store.apply(queue, &changes.batch()).await? else {
