@@ -238,13 +238,12 @@ impl AckPlan<'_> {
         let mut epochs: Vec<(u32, Successes)> = Vec::with_capacity(1);
         let mut retried = 0;
         for (_, Ack { lease, .. }) in acks {
-            let again = lease.flags & flag::RETRIED != 0;
-            retried += u64::from(again);
+            retried += u64::from(lease.flags & flag::RETRIED != 0);
             if lease.flags & (flag::PROBE | flag::RAMP) != 0 {
                 // The breaker is told of each.
                 continue;
             }
-            let success = Successes::of(lease.started_at, self.now, again);
+            let success = Successes::of(lease.started_at, self.now, lease.flags & flag::FAILED != 0);
             match epochs.iter_mut().find(|(epoch, _)| *epoch == lease.epoch) {
                 Some((_, sums)) => sums.add(success),
                 None => epochs.push((lease.epoch, success)),
