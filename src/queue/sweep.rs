@@ -257,7 +257,10 @@ impl<S: Storage> Sweeping<'_, '_, S> {
                 let meter = Meter {
                     empty_at: meter.map(|it| it.empty_at).unwrap_or_default(),
                     held_at: meter.map(|it| it.held_at).unwrap_or_default(),
-                    most_leased: meter.map_or(0, |it| it.most_leased),
+                    // No take has looked in this step where it is that of another version.
+                    most_leased: meter
+                        .filter(|meter| meter.random == before.version.random)
+                        .map_or(leased, |meter| meter.most_leased),
                     ready,
                     leased,
                 };
