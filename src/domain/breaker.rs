@@ -188,42 +188,6 @@ pub struct EndedDelivery<'a> {
     pub first: bool,
 }
 
-/// How many jobs a breaker lets out now.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Admission<'a> {
-    All,
-    /// So many, and this one only if there is no other.
-    Probes {
-        most: usize,
-        not_first: Option<&'a JobId>,
-    },
-    /// While RECOVERING: so many leased at once, handed out at this pace.
-    Ramp {
-        leased: u64,
-        per_second: f64,
-    },
-    /// All probes are out; one of them is given up then.
-    Limited {
-        until: Timestamp,
-    },
-    /// None. `until`: when probes begin; unknown while an operator forces it.
-    Held {
-        until: Option<Timestamp>,
-    },
-}
-
-impl Admission<'_> {
-    /// How many jobs may leave.
-    pub fn limit(self) -> usize {
-        match self {
-            Self::All => usize::MAX,
-            Self::Probes { most, .. } => most,
-            Self::Ramp { leased, .. } => usize::try_from(leased).unwrap_or(usize::MAX),
-            Self::Limited { .. } | Self::Held { .. } => 0,
-        }
-    }
-}
-
 impl Breaker {
     pub fn state(&self, settings: &BreakerSettings, now: Timestamp) -> BreakerState {
         match (&self.forced, &self.outage) {
@@ -253,28 +217,6 @@ impl Breaker {
 
     fn nothing_opens_it(&self, settings: &BreakerSettings) -> bool {
         self.forced.is_some() || settings.disabled
-    }
-
-    /// What may be handed out while these probes are out, by when they were. `took_ms`: what a success has taken lately.
-    pub fn admission(
-        &self, settings: &BreakerSettings, took_ms: f64, probes: impl Iterator<Item = Timestamp>, now: Timestamp,
-    ) -> Admission<'_> {
-        match (self.state(settings, now), &self.outage) {
-            (BreakerState::Closed, _) => Admission::All,
-            (BreakerState::Recovering, Some(outage)) => outage.recovery.admission(took_ms),
-            (BreakerState::HalfOpen, Some(outage)) => {
-                let (out, until) = probes_out(settings, probes, now);
-                let most = (settings.half_open_max_calls as usize).saturating_sub(out);
-                if most == 0 {
-                    return Admission::Limited { until };
-                }
-                Admission::Probes { most, not_first: outage.failed_probe.as_ref() }
-            }
-            (_, outage) => {
-                let until = outage.as_ref().filter(|_| self.forced.is_none());
-                Admission::Held { until: until.map(|outage| outage.probe_at) }
-            }
-        }
     }
 
     /// Whether a hold by this delivery can move it.
@@ -364,15 +306,6 @@ impl Breaker {
         let outage = self.outage.as_ref().filter(|_| self.forced.is_none())?;
         (self.state(settings, now) == BreakerState::Open).then_some(outage.probe_at)
     }
-}
-
-/// How many probes have a slot, by when they were handed out, and when the first of them loses it.
-pub fn probes_out(
-    settings: &BreakerSettings, probes: impl Iterator<Item = Timestamp>, now: Timestamp,
-) -> (usize, Timestamp) {
-    let ends = probes.map(|started| started.after(settings.recovery_timeout));
-    let waited_for = ends.filter(|end| *end > now);
-    waited_for.fold((0, Timestamp::MAX), |(out, until), end| (out + 1, until.min(end)))
 }
 
 /// A failure in a few words: what opened a breaker.

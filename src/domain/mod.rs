@@ -1,5 +1,6 @@
 //! The decisions: pure functions of their arguments. Nothing here waits, reads a clock or randomness, or knows a store.
 
+mod admission;
 mod backoff;
 mod bounds;
 mod breaker;
@@ -29,7 +30,7 @@ mod time;
 pub(crate) use macros::with_defaults;
 
 pub use self::{
-    backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*, lease::*,
-    limits::*, max_rate::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*, sameness::*,
-    settings::*, store_clock::*, time::*,
+    admission::*, backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*,
+    lease::*, limits::*, max_rate::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*,
+    sameness::*, settings::*, store_clock::*, time::*,
 };

@@ -27,9 +27,8 @@ pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, queue: 
         facts.probes.clear();
     }
     facts.version = cx.new_version(queue, facts.group, &facts.breaker);
-    let group = RecordKey::Group(facts.group);
-    changes.put(Table::Breaker, group.clone(), records::breaker(&facts.breaker));
-    changes.put(Table::Version, group, Bytes::copy_from_slice(&facts.version.bytes()));
+    facts.put_breaker_record(changes);
+    changes.put(Table::Version, RecordKey::Group(facts.group), Bytes::copy_from_slice(&facts.version.bytes()));
 }
 
 /// The facts of a queue that an operator means: one that is configured is made if need be.

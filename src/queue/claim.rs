@@ -11,7 +11,7 @@ use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
 use super::{claim_requests as requests, settle};
 use crate::domain::{
-    Admission, DeadReason, Delivery, JobId, Lease, MaxRate, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
+    Admission, Allowed, DeadReason, Delivery, HeldBy, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
     Timestamp, millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
@@ -202,13 +202,13 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 return self.nothing(Why::new(IdleReason::NoSuchQueue, None));
             };
             let now = self.store.now();
-            let (rules, held) = match self.rules(&facts, &asked_for, now).await? {
+            let (whole, rules, held) = match self.rules(&facts, &asked_for, now).await? {
                 Ok(rules) => rules,
                 Err(why) => return self.nothing(why),
             };
             let probes = rules.iter().any(|rule| rule.probes.is_some());
             let asked = most.min(TAKE_MAX);
-            let Some(taken) = self.take_some(&facts, &rules, asked, now).await? else {
+            let Some(taken) = self.take_some(whole, &rules, asked, now).await? else {
                 self.cx.memory.forget(queue);
                 continue;
             };
@@ -260,9 +260,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     }
 
     /// None: there is no such queue.
-    async fn take_some(
-        &mut self, facts: &QueueFacts, rules: &[Rule], jobs: usize, now: Timestamp,
-    ) -> Result<Option<Taken>> {
+    async fn take_some(&mut self, whole: Rule, rules: &[Rule], jobs: usize, now: Timestamp) -> Result<Option<Taken>> {
         let Gathering { claim, out, bytes, .. } = &*self.gathering;
         let tail = records::lease_tail(&LeaseTail {
             answer: out.answer,
@@ -271,7 +269,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             ..LeaseTail::default()
         });
         let wanted = Take {
-            whole: self.whole_rule(facts),
+            whole,
             groups: rules,
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
@@ -295,17 +293,17 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             return Ok(Why::new(IdleReason::NoSuchQueue, None));
         };
         let now = self.store.now();
-        if facts.is_paused(now) {
-            return Ok(Why::new(IdleReason::Paused, facts.paused_until()));
-        }
-        let admission = facts.admission(&self.settings, now);
-        if let Admission::Held { until } = admission {
-            return Ok(Why::new(IdleReason::BreakerOpen, until));
-        }
+        let held = match facts.admission(&self.settings, now) {
+            Admission::Held { by: by @ (HeldBy::Pause | HeldBy::Breaker), until } => {
+                return Ok(Why::new(reason(by), until));
+            }
+            Admission::Held { by, until } => Some(Why::new(reason(by), until)),
+            Admission::Jobs(_) => None,
+        };
         let writes = vec![Write::Promote(PROMOTIONS_MAX)];
         self.store.apply(self.queue, &Batch { writes, ..Batch::default() }).await?;
-        if let Admission::Limited { until } = admission {
-            return Ok(Why::new(IdleReason::Limited, Some(until)));
+        if let Some(held) = held {
+            return Ok(held);
         }
         let reads = [first_of(Index::Scheduled, 1), first_of(Index::Retrying, 1)];
         let found = ask(self.store, self.queue, &reads).await?;
@@ -316,17 +314,19 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         })
     }
 
-    /// What may leave the queue now, by groups, and what holds the jobs without a breaker key; or why nothing may. `asked_for`:
-    /// groups that must have a rule.
+    /// What may leave the queue now: of all of it, and by groups; and what holds the jobs without a breaker key. Or why nothing
+    /// may. `asked_for`: groups that must have a rule.
     async fn rules(
         &mut self, facts: &QueueFacts, asked_for: &[u16], now: Timestamp,
-    ) -> Result<Result<(Vec<Rule>, Option<Why>), Why>> {
-        if facts.is_paused(now) {
-            return Ok(Err(Why::new(IdleReason::Paused, facts.paused_until())));
-        }
+    ) -> Result<Result<(Rule, Vec<Rule>, Option<Why>), Why>> {
+        let settings = self.settings.clone();
+        let whole = match facts.whole_gate(&settings).admission(std::iter::empty(), now) {
+            Admission::Held { by, until } => return Ok(Err(Why::new(reason(by), until))),
+            Admission::Jobs(allowed) => self.within(Rule::whole(facts.whole), allowed, now).await?,
+        };
         let own = self.rule(facts, now).await?;
         if facts.keys == 0 || facts.holds_all(now) {
-            return Ok(own.map(|rule| (vec![rule], None)));
+            return Ok(own.map(|rule| (whole, vec![rule], None)));
         }
         let (own, held) = match own {
             Ok(rule) => (rule, None),
@@ -343,39 +343,16 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 rules.push(rule);
             }
         }
-        Ok(Ok((rules, held)))
+        Ok(Ok((whole, rules, held)))
     }
 
-    /// What of one group may leave now, or why nothing may.
+    /// What of one group may leave now, or why nothing may. `take` looks which probes are out.
     async fn rule(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<Rule, Why>> {
-        let rule = free_rule(facts);
-        let why = |reason, until| Why { key: facts.breaker.key.clone(), ..Why::new(reason, until) };
-        let rule = match facts.breaker.admission(&self.settings.breaker, facts.took_ms, std::iter::empty(), now) {
-            Admission::All => rule,
-            Admission::Held { until } => return Ok(Err(why(IdleReason::BreakerOpen, until))),
-            Admission::Limited { until } => return Ok(Err(why(IdleReason::Limited, Some(until)))),
-            Admission::Ramp { leased, per_second } => {
-                let rate = Rate { per_second, burst: Recovery::burst(per_second) };
-                let ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
-                Rule { flags: flag::RAMP, leased: Some(leased), ramp, ..rule }
-            }
-            Admission::Probes { most, not_first } => {
-                let back = millis_ceil(self.settings.breaker.recovery_timeout);
-                let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
-                let pass_over = match not_first {
-                    Some(id) => self.number_of(id).await?,
-                    None => None,
-                };
-                let probes = Some(Probes { most: most as u64, started_after });
-                Rule { flags: flag::PROBE, pass_over, probes, ..rule }
-            }
-        };
-        if facts.group == NO_GROUP {
-            return Ok(Ok(rule));
-        }
-        let Some(limits) = self.settings.limits_of_key(&facts.breaker.key) else { return Ok(Ok(rule)) };
-        let leased = rule.leased.into_iter().chain(limits.max_in_flight).min();
-        Ok(Ok(Rule { leased, rate: limits.max_rate.map(rate), ..rule }))
+        let settings = self.settings.clone();
+        Ok(match facts.gate(&settings).admission(std::iter::empty(), now) {
+            Admission::Held { by, until } => Err(Why { key: facts.breaker.key.clone(), ..Why::new(reason(by), until) }),
+            Admission::Jobs(allowed) => Ok(self.within(free_rule(facts), allowed, now).await?),
+        })
     }
 
     /// Looks at groups that a take reported: their rules were old, or they need one. Those that are to have one now; of each group
@@ -427,10 +404,25 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         })
     }
 
-    /// What all jobs of the queue may do together.
-    fn whole_rule(&self, facts: &QueueFacts) -> Rule {
-        let rate = self.settings.max_rate.map(rate);
-        Rule { leased: self.settings.max_in_flight, rate, ..Rule::whole(facts.whole) }
+    /// A rule with these limits.
+    async fn within(&mut self, mut rule: Rule, allowed: Allowed<'_>, now: Timestamp) -> Result<Rule> {
+        rule.leased = allowed.leased;
+        rule.rate = allowed.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
+        if let Some(per_second) = allowed.ramp {
+            let rate = Rate { per_second, burst: Recovery::burst(per_second) };
+            rule.ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
+            rule.flags |= flag::RAMP;
+        }
+        if let Some(probes) = allowed.probes {
+            let back = millis_ceil(self.settings.breaker.recovery_timeout);
+            let started_after = Timestamp::from_millis(now.millis().saturating_sub(back));
+            rule.probes = Some(Probes { most: probes.most, started_after });
+            rule.flags |= flag::PROBE;
+            if let Some(id) = probes.not_first {
+                rule.pass_over = self.number_of(id).await?;
+            }
+        }
+        Ok(rule)
     }
 
     /// The number of the job that has this id.
@@ -493,8 +485,12 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     }
 }
 
-fn rate(max: MaxRate) -> Rate {
-    Rate { per_second: max.per_second(), burst: max.burst() }
+fn reason(by: HeldBy) -> IdleReason {
+    match by {
+        HeldBy::Pause => IdleReason::Paused,
+        HeldBy::Breaker => IdleReason::BreakerOpen,
+        HeldBy::Probes => IdleReason::Limited,
+    }
 }
 
 /// It lets everything of the group through.

@@ -5,8 +5,8 @@ use super::context::{CallContext, epoch, overtaken};
 use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
 use super::state_changes::{Changes, FIRST_FAILURE, LAST_FAILURE};
 use crate::domain::{
-    Admission, Breaker, Failure, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec, Successes,
-    Timestamp,
+    Admission, Breaker, Failure, Gate, Guard, Lease, OutcomeStats, Progress, QueueName, QueueSettings, Sameness, Spec,
+    Successes, Timestamp,
 };
 use crate::queue::Depths;
 use crate::store::Result;
@@ -58,6 +58,7 @@ pub(crate) struct QueueFacts {
     pub(crate) group: u16,
     pub(crate) version: Version,
     pub(crate) breaker: Breaker,
+    pub(crate) breaker_record: Option<Bytes>,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
     pub(crate) outcomes_record: Option<Bytes>,
@@ -88,7 +89,8 @@ impl QueueFacts {
         let queue = read_if(queue_record.as_ref(), records::read_queue)?.unwrap_or_default();
         let keys = found.number();
         let version = Version::read(found.record().as_deref());
-        let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+        let breaker_record = found.record();
+        let breaker = read_if(breaker_record.as_ref(), records::read_breaker)?.unwrap_or_default();
         let current = epoch(group, &breaker);
         let started = |entry: Entry| match entry.member {
             Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
@@ -101,7 +103,19 @@ impl QueueFacts {
             Some(outcomes) => outcomes.outcome_stats.took_ms,
             None => OutcomeStats::new(breaker.usual.clone(), Timestamp::default()).took_ms,
         };
-        Ok(Self { whole, queue, queue_record, keys, group, version, breaker, probes, outcomes_record, took_ms })
+        Ok(Self {
+            whole,
+            queue,
+            queue_record,
+            keys,
+            group,
+            version,
+            breaker,
+            breaker_record,
+            probes,
+            outcomes_record,
+            took_ms,
+        })
     }
 
     /// Of the jobs without a breaker key, as the store has them now. None: there is no such queue.
@@ -147,10 +161,6 @@ impl QueueFacts {
         Ok(())
     }
 
-    pub(crate) fn is_paused(&self, now: Timestamp) -> bool {
-        self.queue.pause.as_ref().is_some_and(|pause| pause.holds(now))
-    }
-
     /// When its pause ends by the clock.
     pub(crate) fn paused_until(&self) -> Option<Timestamp> {
         self.queue.pause.as_ref()?.until
@@ -158,15 +168,38 @@ impl QueueFacts {
 
     /// An operator holds all jobs of the queue, those with a breaker key too.
     pub(crate) fn holds_all(&self, now: Timestamp) -> bool {
-        self.is_paused(now) || self.group == NO_GROUP && self.breaker.forced.as_ref().is_some_and(|forced| forced.open)
+        let paused = self.queue.pause.as_ref().is_some_and(|pause| pause.holds(now));
+        let forced = self.breaker.forced.as_ref().is_some_and(|forced| forced.open);
+        paused || forced && self.group == NO_GROUP
     }
 
-    /// What of the group may leave the queue now.
-    pub(crate) fn admission(&self, settings: &QueueSettings, now: Timestamp) -> Admission<'_> {
-        if self.is_paused(now) {
-            return Admission::Held { until: self.paused_until() };
-        }
-        self.breaker.admission(&settings.breaker, self.took_ms, self.probes.iter().copied(), now)
+    /// What all jobs of the queue pass together.
+    pub(crate) fn whole_gate<'f>(&'f self, settings: &'f QueueSettings) -> Gate<'f> {
+        let QueueSettings { max_in_flight, max_rate, .. } = *settings;
+        Gate { pause: self.queue.pause.as_ref(), max_in_flight, max_rate, ..Gate::default() }
+    }
+
+    /// What those of its group pass.
+    pub(crate) fn gate<'f>(&'f self, settings: &'f QueueSettings) -> Gate<'f> {
+        let guard = Some(Guard { breaker: &self.breaker, settings: &settings.breaker, took_ms: self.took_ms });
+        let limits = if self.group == NO_GROUP { None } else { settings.limits_of_key(&self.breaker.key) };
+        let (max_in_flight, max_rate) =
+            limits.map(|limits| (limits.max_in_flight, limits.max_rate)).unwrap_or_default();
+        Gate { guard, max_in_flight, max_rate, ..Gate::default() }
+    }
+
+    /// What of the jobs without a breaker key may leave the queue now, their probes that are out considered.
+    pub(crate) fn admission<'f>(&'f self, settings: &'f QueueSettings, now: Timestamp) -> Admission<'f> {
+        let all = Gate { guard: self.gate(settings).guard, ..self.whole_gate(settings) };
+        all.admission(self.probes.iter().copied(), now)
+    }
+
+    /// The breaker is another: its record, which the sweep works at under the same version (`queue/returned.rs`).
+    pub(crate) fn put_breaker_record(&mut self, changes: &mut Changes) {
+        let (key, record) = (RecordKey::Group(self.group), records::breaker(&self.breaker));
+        changes.fence(record_fence(Table::Breaker, key.clone(), self.breaker_record.as_ref()));
+        changes.put(Table::Breaker, key, record.clone());
+        self.breaker_record = Some(record);
     }
 
     /// Holds while the record of the queue is this one.

@@ -259,8 +259,7 @@ impl AckPlan<'_> {
         let mut retried = 0;
         for (_, ack) in acks {
             let lease = &ack.lease;
-            let again = lease.flags & flag::RETRIED != 0;
-            retried += u64::from(again);
+            retried += u64::from(lease.flags & flag::RETRIED != 0);
             // The breaker of a probe, or of one under the ramp, is told of each.
             let told = lease.flags & (flag::PROBE | flag::RAMP) != 0;
             let epoch = match named.epoch(ack) {
@@ -268,7 +267,7 @@ impl AckPlan<'_> {
                 None => (!told).then_some(lease.epoch),
             };
             let Some(of) = epoch else { continue };
-            let success = Successes::of(lease.started_at, self.now, again);
+            let success = Successes::of(lease.started_at, self.now, lease.flags & flag::FAILED != 0);
             match epochs.iter_mut().find(|(epoch, _)| *epoch == of) {
                 Some((_, sums)) => sums.add(success),
                 None => epochs.push((of, success)),
@@ -305,7 +304,7 @@ impl AckPlan<'_> {
         }
         if changed {
             self.changes.fence(version.fence(after.group));
-            self.owners.push(Owner::Breaker);
+            self.owners.extend([Owner::Breaker; 2]);
             breakers::put_breaker(&mut self.changes, &mut after, queue, cx);
         }
         if stats != outcomes.outcome_stats {

@@ -9,14 +9,14 @@ use super::facts::{LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::find::{self, Located};
 use super::outcome::{self, End};
 use super::state_changes::{Changes, dead_letter_all};
-use super::{breaker_keys, breakers, records, retention, returned, undelivered};
+use super::{breaker_keys, breakers, retention, returned, undelivered};
 use crate::domain::{
     Admission, BreakerKind, BreakerState, DeadReason, Meter, Outcome, QueueName, QueueSettings, State, Timestamp,
 };
 use crate::queue::{ExpiredLease, Sweep, Swept};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Entry, Fence, Index, Len, Member, NO_GROUP, Publish, Read, Reads, RecordKey, Storage, Table, Write,
+    Applied, Batch, Entry, Fence, Index, Len, Member, NO_GROUP, Publish, Read, Reads, Storage, Table, Write,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -122,10 +122,9 @@ fn next_gate(
     if outage.recovering || cx.memory.half_open_announced(queue, facts.group) != facts.breaker.transitions {
         return breakers::next_look(&facts.breaker, &settings.breaker, now);
     }
-    match facts.breaker.admission(&settings.breaker, facts.took_ms, facts.probes.iter().copied(), now) {
-        Admission::Limited { until } => Some(until),
-        Admission::Held { until } => until,
-        Admission::All | Admission::Probes { .. } | Admission::Ramp { .. } => None,
+    match facts.gate(settings).admission(facts.probes.iter().copied(), now) {
+        Admission::Held { until, .. } => until,
+        Admission::Jobs(_) => None,
     }
 }
 
@@ -286,7 +285,10 @@ impl<S: Storage> Sweeping<'_, '_, S> {
                 let meter = Meter {
                     empty_at: meter.map(|it| it.empty_at).unwrap_or_default(),
                     held_at: meter.map(|it| it.held_at).unwrap_or_default(),
-                    most_leased: meter.map_or(0, |it| it.most_leased),
+                    // No take has looked in this step where it is that of another version.
+                    most_leased: meter
+                        .filter(|meter| meter.random == before.version.random)
+                        .map_or(leased, |meter| meter.most_leased),
                     ready,
                     leased,
                 };
@@ -305,7 +307,7 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         } else if stats.usual.is_news(&before.breaker.usual) {
             // What is usual outlives a restart. It changes nothing about what may leave.
             after.breaker.usual = stats.usual.clone();
-            changes.put(Table::Breaker, RecordKey::Group(group), records::breaker(&after.breaker));
+            after.put_breaker_record(&mut changes);
         }
         outcomes.put(stats, &mut after, &mut changes);
         let Applied::Done(done) = self.store.apply(queue, &changes.batch()).await? else {

@@ -55,7 +55,7 @@ pub struct BreakerView {
     /// Failures that speak since the last success.
     pub failures: u32,
     /// While HALF_OPEN: probes whose outcome is waited for.
-    pub probes: usize,
+    pub probes: u64,
     /// Ready jobs.
     pub held: u64,
     /// Failures of this outage that did not count.

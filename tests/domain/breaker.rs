@@ -3,8 +3,8 @@
 use super::secs;
 use proptest::prelude::*;
 use redrive::domain::{
-    Admission, Breaker, BreakerEpoch, BreakerSettings, BreakerState, EndedDelivery, Failure, JobId, Meter,
-    OutcomeStats, Recovery, Signal, Successes, Timestamp, Usual, in_words,
+    Admission, Allowed, Breaker, BreakerEpoch, BreakerSettings, BreakerState, EndedDelivery, Failure, Gate, Guard,
+    HeldBy, JobId, Meter, OutcomeStats, Probes, Recovery, Signal, Successes, Timestamp, Usual, in_words,
 };
 use std::time::Duration;
 
@@ -24,6 +24,15 @@ pub(super) fn signal(error_type: &str, unreachable: bool) -> Signal {
 
 pub(super) fn hold(seconds: u64) -> Signal {
     Signal::Hold { error: "429".into(), error_type: "TooMany".into(), hold: secs(seconds) }
+}
+
+/// Nothing holds it back.
+pub(super) const ALL: Admission<'static> =
+    Admission::Jobs(Allowed { leased: None, max_rate: None, ramp: None, probes: None });
+
+/// One, and this one only if there is no other.
+pub(super) fn probes(not_first: Option<&JobId>) -> Admission<'_> {
+    Admission::Jobs(Allowed { probes: Some(Probes { most: 1, not_first }), ..Allowed::default() })
 }
 
 /// A breaker with its outcome stats and settings, told of outcomes one by one.
@@ -152,12 +161,13 @@ impl Subject {
     }
 
     pub(super) fn admission(&self, probes: &[Timestamp], now: Timestamp) -> Admission<'_> {
-        self.breaker.admission(&self.settings, self.stats.took_ms, probes.iter().copied(), now)
+        let guard = Guard { breaker: &self.breaker, settings: &self.settings, took_ms: self.stats.took_ms };
+        Gate { guard: Some(guard), ..Gate::default() }.admission(probes.iter().copied(), now)
     }
 
     #[track_caller]
     pub(super) fn assert_held_until(&self, now: Timestamp, until: Timestamp) {
-        assert_eq!(self.admission(&[], now), Admission::Held { until: Some(until) });
+        assert_eq!(self.admission(&[], now), Admission::Held { by: HeldBy::Breaker, until: Some(until) });
         assert_eq!(self.breaker.probe_at(&self.settings, now), Some(until));
     }
 }
@@ -171,7 +181,7 @@ fn five_failures_and_no_success_for_a_second_open_it() {
     for number in 0..4 {
         assert!(!subject.fails(number, at(1.0)));
     }
-    assert_eq!(subject.admission(&[], at(1.0)), Admission::All);
+    assert_eq!(subject.admission(&[], at(1.0)), ALL);
     assert!(subject.fails(4, at(1.0)));
     assert_eq!(subject.state(at(1.0)), BreakerState::Open);
     assert_eq!((subject.breaker.trips, subject.breaker.transitions), (1, 1));
@@ -296,7 +306,7 @@ fn a_disabled_or_forced_closed_breaker_never_opens_and_every_failure_counts() {
             assert!(!subject.ends(number, epoch, true, now, hold(5), now));
         }
         assert_eq!(subject.state(at(100.0)), BreakerState::Closed);
-        assert_eq!(subject.admission(&[], at(100.0)), Admission::All);
+        assert_eq!(subject.admission(&[], at(100.0)), ALL);
     }
 }
 
@@ -306,7 +316,7 @@ fn a_disabled_or_forced_closed_breaker_never_opens_and_every_failure_counts() {
 fn forced_open_has_no_probes_and_ends_with_a_reset() {
     let mut subject = Subject::open();
     subject.breaker.force(true, "maintenance".into(), at(5.0));
-    assert_eq!(subject.admission(&[], at(1_000.0)), Admission::Held { until: None });
+    assert_eq!(subject.admission(&[], at(1_000.0)), Admission::Held { by: HeldBy::Breaker, until: None });
     assert_eq!(subject.breaker.opened_at(&subject.settings, at(6.0)), Some(at(5.0)));
     assert_eq!(subject.breaker.probe_at(&subject.settings, at(6.0)), None);
     assert!(!subject.counts(at(6.0)));
@@ -386,7 +396,7 @@ proptest! {
             let limit = subject.admission(&[], now).limit();
             prop_assert_eq!(limit == usize::MAX, after == BreakerState::Closed);
             prop_assert_eq!(limit == 0, after == BreakerState::Open);
-            if let Admission::Ramp { per_second, .. } = subject.admission(&[], now) {
+            if let Admission::Jobs(Allowed { ramp: Some(per_second), .. }) = subject.admission(&[], now) {
                 prop_assert!(per_second.is_finite() && per_second >= 1.0);
                 prop_assert!(subject.recovery().load.is_finite() && subject.recovery().load > 0.0);
             }

@@ -1,7 +1,7 @@
 //! While a breaker is open: holds, the wait for probes, and what follows from them.
 
-use super::breaker::{Subject, at, hold, job, signal};
-use redrive::domain::{Admission, BreakerState, Signal, Timestamp};
+use super::breaker::{ALL, Subject, at, hold, job, probes, signal};
+use redrive::domain::{Admission, BreakerState, HeldBy, Signal, Timestamp};
 
 // ---- hold ----
 
@@ -88,8 +88,8 @@ fn the_wait_begins_with_the_start_of_the_last_probe() {
 #[test]
 fn one_probe_is_out_at_a_time_or_as_many_as_are_allowed() {
     let subject = Subject::open();
-    assert_eq!(subject.admission(&[], at(1.0)), Admission::Probes { most: 1, not_first: None });
-    assert_eq!(subject.admission(&[at(1.0)], at(2.0)), Admission::Limited { until: at(11.0) });
+    assert_eq!(subject.admission(&[], at(1.0)), probes(None));
+    assert_eq!(subject.admission(&[at(1.0)], at(2.0)), Admission::Held { by: HeldBy::Probes, until: Some(at(11.0)) });
     // Nothing was heard of it for recovery_timeout.
     assert_eq!(subject.admission(&[at(1.0)], at(11.0)).limit(), 1);
     assert_eq!(subject.breaker.probe_at(&subject.settings, at(1.0)), None);
@@ -114,7 +114,7 @@ fn as_many_successes_as_configured_end_the_outage() {
     assert_eq!(subject.breaker.last_error, "Refused: it broke");
     let mut all_at_once = Subject::open_with(|settings| settings.ramp = false);
     all_at_once.probe_succeeds(at(1.0));
-    assert_eq!(all_at_once.admission(&[], at(1.0)), Admission::All);
+    assert_eq!(all_at_once.admission(&[], at(1.0)), ALL);
 }
 
 #[test]
@@ -125,8 +125,7 @@ fn a_probe_that_fails_or_never_comes_back_opens_it_again_and_another_job_goes_ne
         let probe = subject.epoch(true);
         assert!(subject.ends(7, probe, false, at(5.0), ended, at(5.0)));
         subject.assert_held_until(at(6.0), at(10.0));
-        let probes = Admission::Probes { most: 1, not_first: Some(&job(7)) };
-        assert_eq!(subject.admission(&[], at(10.0)), probes);
+        assert_eq!(subject.admission(&[], at(10.0)), probes(Some(&job(7))));
         assert_eq!((subject.breaker.trips, subject.breaker.transitions), (2, 2));
         // Successes from before the failure count for nothing.
         subject.probe_succeeds(at(10.0));
@@ -139,8 +138,7 @@ fn a_probe_with_another_error_frees_its_slot_three_times_in_a_row() {
     let mut subject = Subject::open();
     for number in 0..3 {
         assert!(subject.probe_fails(number, "Bug", at(5.0), at(5.0)));
-        let probes = Admission::Probes { most: 1, not_first: Some(&job(number)) };
-        assert_eq!(subject.admission(&[], at(5.0)), probes);
+        assert_eq!(subject.admission(&[], at(5.0)), probes(Some(&job(number))));
     }
     subject.probe_fails(3, "Bug", at(5.0), at(5.0));
     subject.assert_held_until(at(5.0), at(10.0));
@@ -154,7 +152,7 @@ fn a_probe_that_says_nothing_frees_its_slot_for_another_job() {
     let mut subject = Subject::open();
     let probe = subject.epoch(true);
     assert!(subject.ends(1, probe, true, at(1.0), Signal::None, at(2.0)));
-    assert_eq!(subject.admission(&[], at(2.0)), Admission::Probes { most: 1, not_first: Some(&job(1)) });
+    assert_eq!(subject.admission(&[], at(2.0)), probes(Some(&job(1))));
 }
 
 #[test]

@@ -113,8 +113,8 @@ fn so_many_are_leased_at_once_and_handed_out_at_an_even_pace() {
     let mut ramp = Ramp::new();
     ramp.step(20, 100, 0);
     ramp.subject.stats.took_ms = 60.0;
-    let Admission::Ramp { leased, per_second } = ramp.subject.admission(&[], at(ramp.now)) else { panic!("no ramp") };
-    assert_eq!((leased, per_second), (3, 50.0));
+    let Admission::Jobs(allowed) = ramp.subject.admission(&[], at(ramp.now)) else { panic!("held") };
+    assert_eq!((allowed.leased, allowed.ramp), (Some(3), Some(50.0)));
     let slow = Recovery { load: 0.1, ..Recovery::default() };
     assert_eq!((slow.per_second(60_000.0), slow.per_second(0.0)), (1.0, 100.0), "one each second at least");
     assert_eq!((Recovery::burst(50.0), Recovery::burst(1_000.0)), (1.0, 10.0), "ten milliseconds' worth");

@@ -57,23 +57,7 @@ impl Fixture {
     /// `dead` is a dead letter.
     pub(crate) fn new() -> Self {
         let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
-        let storage = MemoryStorage::new(clock.clone());
-        let settings = Arc::new(Settings {
-            defaults: Arc::new(QueueSettings { key_retention: Duration::from_secs(3_600), ..QueueSettings::default() }),
-            ..Settings::default()
-        });
-        let lease = Lease {
-            queue: queue_name(),
-            number: 0,
-            delivery: 0,
-            nonce: 0,
-            flags: 0,
-            epoch: 0,
-            started_at: Timestamp::default(),
-            duration_ms: 0,
-            own_id: None,
-        };
-        let mut fixture = Self { storage, settings, lease, answer: 0 };
+        let mut fixture = Self::empty(clock.clone());
         fixture.run(enqueue(vec![job("dead")]));
         let dead = fixture.claim();
         fixture.run(nack_of(
@@ -93,6 +77,52 @@ impl Fixture {
         // Leases last for 30 seconds.
         clock.advance(Duration::from_secs(31));
         fixture
+    }
+
+    /// So many jobs `failed0`, `failed1`, … could not reach what they call, for the second time, and the breaker is open; `leased`
+    /// is still out.
+    pub(crate) fn of_an_outage(failed: usize) -> Self {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
+        let mut fixture = Self::empty(clock.clone());
+        fixture.run(enqueue(vec![job("leased")]));
+        (fixture.lease, fixture.answer) = fixture.claim();
+        let jobs = (0..failed).map(|number| job(&format!("failed{number}")));
+        fixture.run(enqueue(jobs.collect()));
+        for seconds in [0, 1] {
+            let leases: Vec<_> = (0..failed).map(|_| fixture.claim().0).collect();
+            clock.advance(Duration::from_secs(seconds));
+            for lease in leases {
+                let failure = Failure::new("ConnectionRefused", "");
+                fixture.run(nack_of(lease, Outcome::Failed { failure, permanent: false, retry_after: None }));
+            }
+            if seconds == 0 {
+                fixture.run(enqueue(vec![job("works")]));
+                let acks = vec![ack(fixture.claim().0)];
+                fixture.run(Verb::Settle(Settlements { acks, ..Settlements::default() }));
+                clock.advance(Duration::from_secs(4));
+            }
+        }
+        fixture
+    }
+
+    fn empty(clock: Arc<ManualClock>) -> Self {
+        let storage = MemoryStorage::new(clock);
+        let settings = Arc::new(Settings {
+            defaults: Arc::new(QueueSettings { key_retention: Duration::from_secs(3_600), ..QueueSettings::default() }),
+            ..Settings::default()
+        });
+        let lease = Lease {
+            queue: queue_name(),
+            number: 0,
+            delivery: 0,
+            nonce: 0,
+            flags: 0,
+            epoch: 0,
+            started_at: Timestamp::default(),
+            duration_ms: 0,
+            own_id: None,
+        };
+        Self { storage, settings, lease, answer: 0 }
     }
 
     pub(crate) fn run(&self, verb: Verb) -> Answer {
@@ -152,7 +182,11 @@ pub(crate) fn claim_of(worker: &str, request: &str) -> Verb {
     })
 }
 
-fn nack_of(lease: Lease, outcome: Outcome) -> Verb {
+fn ack(lease: Lease) -> Ack {
+    Ack { lease, note: String::new(), result: bytes::Bytes::new() }
+}
+
+pub(crate) fn nack_of(lease: Lease, outcome: Outcome) -> Verb {
     let nacks = vec![Nack { lease, outcome, checkpoint: String::new() }];
     Verb::Settle(Settlements { nacks, ..Settlements::default() })
 }
@@ -162,8 +196,7 @@ pub(crate) type Named = (&'static str, fn(&Fixture) -> Verb);
 
 pub(crate) const SETTLING: [Named; 8] = [
     ("ack", |fixture| {
-        let lease = fixture.lease.clone();
-        let acks = vec![Ack { lease, note: String::new(), result: bytes::Bytes::new() }];
+        let acks = vec![ack(fixture.lease.clone())];
         Verb::Settle(Settlements { acks, ..Settlements::default() })
     }),
     ("nack", |fixture| {

@@ -10,6 +10,7 @@
 mod crashes;
 mod fixture;
 mod pairs;
+mod returned;
 mod schedule;
 mod stepped;
 mod triples;

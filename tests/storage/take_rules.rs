@@ -221,7 +221,7 @@ async fn a_ramp_says_whether_jobs_waited_for_it<E: TestEngine>(mut f: Fixture<E>
     assert_eq!(meter(&mut f, NO_GROUP).await, None);
 }
 
-async fn the_most_leases_are_those_of_an_epoch<E: TestEngine>(mut f: Fixture<E>) {
+async fn the_most_leases_are_those_of_a_version<E: TestEngine>(mut f: Fixture<E>) {
     add(&mut f, 1, 1..=4).await;
     let take = ramped(&mut f, 1, 9, ramp(100.0, 3.0)).await;
     f.take(&take).await;
@@ -233,8 +233,24 @@ async fn the_most_leases_are_those_of_an_epoch<E: TestEngine>(mut f: Fixture<E>)
     assert_eq!(meter(&mut f, 1).await.unwrap().most_leased, 3);
     let take = ramped(&mut f, 2, 9, ramp(100.0, 3.0)).await;
     f.take(&take).await;
-    let meter = meter(&mut f, 1).await.unwrap();
-    assert_eq!((meter.most_leased, meter.epoch), (1, epoch_of(1, 2)));
+    let found = meter(&mut f, 1).await.unwrap();
+    assert_eq!((found.most_leased, found.epoch), (1, epoch_of(1, 2)));
+    // Another step of the same ramp.
+    add(&mut f, 1, 5..=7).await;
+    f.pass(1_000);
+    f.take(&take).await;
+    assert_eq!(meter(&mut f, 1).await.unwrap().most_leased, 4);
+    for number in 3..=6 {
+        end(&mut f, 1, number).await;
+    }
+    f.pass(1_000);
+    let mut take = ramped(&mut f, 2, 9, ramp(100.0, 3.0)).await;
+    let version = Version { random: [7; 8], ..take.others[0].version };
+    f.write(vec![Write::Put(Table::Version, RecordKey::Group(1), Bytes::copy_from_slice(&version.bytes()))]).await;
+    take.others[0].version = version;
+    f.take(&take).await;
+    let found = meter(&mut f, 1).await.unwrap();
+    assert_eq!((found.most_leased, found.random), (1, [7; 8]));
 }
 
 async fn a_job_takes_a_token_of_each_bucket<E: TestEngine>(mut f: Fixture<E>) {
@@ -279,7 +295,7 @@ on_every_engine!(
     groups_have_rates_of_their_own,
     the_smallest_limit_is_the_one_that_is_named,
     a_ramp_says_whether_jobs_waited_for_it,
-    the_most_leases_are_those_of_an_epoch,
+    the_most_leases_are_those_of_a_version,
     a_job_takes_a_token_of_each_bucket,
     meters_are_there_where_the_engine_keeps_outcomes,
     tokens_are_paid_for_what_was_taken,

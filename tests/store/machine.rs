@@ -343,7 +343,7 @@ impl<S: Engine> Real<S> {
         assert_eq!(probe(found), expected.map(|(_, id)| self.id(id)));
         assert_eq!(found.returned.len(), work.breaker.returned.len());
         assert_eq!(views.work.failures, work.streak(model.now));
-        assert_eq!(views.work.probes, model.probes(queue).len());
+        assert_eq!(views.work.probes, model.probes(queue).len() as u64);
         let found = &views.dead_letters.breaker;
         assert_eq!(
             (found.transitions, found.trips, found.forced.as_ref().map(|forced| forced.open)),

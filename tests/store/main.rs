@@ -24,6 +24,7 @@ mod corruption_redis;
 mod counts;
 mod dead_breaker;
 mod dead_letters;
+mod degraded;
 mod enqueue;
 mod failures;
 mod filters;

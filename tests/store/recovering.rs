@@ -98,6 +98,36 @@ store_test! {
 }
 
 store_test! {
+    async fn a_load_whose_slots_are_free_by_now_grows_no_more(h) {
+        h.recovering(400).await;
+        while h.recovery().await.load < 4.0 {
+            h.work_for(seconds(3)).await;
+            h.sweep().await;
+        }
+        let load = h.recovery().await.load;
+        let mut all = Vec::new();
+        while all.len() < load.ceil() as usize {
+            all.extend(h.claim_many("q", 100).await);
+            h.advance(Duration::from_millis(20));
+        }
+        for job in all {
+            h.ack(job.delivery.lease).await.unwrap();
+        }
+        // All workers but one have gone: what was out at once in earlier steps says nothing.
+        for _ in 0..100 {
+            let jobs = h.claim_many("q", 100).await;
+            assert_eq!(jobs.len(), 1, "the others are held by the pace");
+            h.advance(TAKES);
+            for job in jobs {
+                h.ack(job.delivery.lease).await.unwrap();
+            }
+            h.sweep().await;
+        }
+        assert_eq!(h.recovery().await.load, 1.5 * load, "by the step in which all were out");
+    }
+}
+
+store_test! {
     async fn it_is_closed_once_nothing_has_waited_for_ten_seconds(h) {
         h.recovering(0).await;
         while h.depths("q").await.ready > 0 {

@@ -33,7 +33,7 @@ const TOOK_WEIGHT: f64 = 1.0 / 16.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Successes {
     pub count: u64,
-    /// Of jobs that had been retried.
+    /// Of jobs that had a counted failure before: they do not speak.
     pub retried: u64,
     pub took_ms: u64,
     /// Of the logarithms of the milliseconds that each took, in thousandths.

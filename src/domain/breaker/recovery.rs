@@ -1,7 +1,7 @@
 //! How a queue comes back after an outage: by *load*, the jobs in flight on average. It is a real number: 0.3 is one job 30 %
 //! of the time. It grows in steps while nothing fails or slows.
 
-use super::{Admission, OutcomeStats, Step, Usual};
+use super::{OutcomeStats, Step, Usual};
 use crate::domain::settings::BreakerSettings;
 use crate::domain::time::Timestamp;
 use std::time::Duration;
@@ -116,11 +116,8 @@ impl Recovery {
         self.bound_at = now;
     }
 
-    pub(super) fn admission(&self, took_ms: f64) -> Admission<'static> {
-        Admission::Ramp { leased: self.leased(), per_second: self.per_second(took_ms) }
-    }
-
-    fn leased(&self) -> u64 {
+    /// So many leased at once.
+    pub(in crate::domain) fn leased(&self) -> u64 {
         self.load.ceil().max(1.0) as u64
     }
 

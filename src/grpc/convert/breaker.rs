@@ -105,7 +105,7 @@ pub(crate) fn breaker_out(context: &Context<'_>, name: &BreakerName, view: Break
         settings: Some(settings_out(settings)),
         opened_at: opened_at.map(timestamp_out),
         probe_at: probe_at.map(timestamp_out),
-        probes_in_flight: if half_open { count(view.probes as u64) } else { 0 },
+        probes_in_flight: if half_open { count(view.probes) } else { 0 },
         trips: breaker.trips,
         last_error: breaker.last_error,
         forced: breaker.forced.is_some(),

@@ -79,12 +79,13 @@ impl History {
 pub(crate) fn history(history: &History) -> Bytes {
     let progress = &history.progress;
     let retried = if progress.retries > 0 { flag::RETRIED } else { 0 };
+    let failed = if progress.tries > 0 { flag::FAILED } else { 0 };
     // An Ack that looks at the job finds its events: those of all others have none to delete.
     let look = if progress.events > 0 { flag::LOOK } else { 0 };
     let size = history.failure_bytes.saturating_add(progress.checkpoint.len() as u32);
     let mut out = Vec::with_capacity(80 + progress.checkpoint.len());
     out.extend_from_slice(&size.to_be_bytes());
-    out.push(flag::HISTORY | retried | look);
+    out.push(flag::HISTORY | retried | failed | look);
     out.extend_from_slice(&progress.deliveries.to_be_bytes());
     out.extend_from_slice(&progress.tries.to_be_bytes());
     out.push(FORMAT);

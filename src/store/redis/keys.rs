@@ -11,7 +11,7 @@
 //! ns:{queue}:<name>  ZSET  an index by its name: member by score
 //! ns:{queue}:types   HASH  counters
 //! ns:{queue}:heads   ZSET  see `HEADS`
-//! ns:{queue}:meters  HASH  group → six doubles (see `Meter`) and epoch
+//! ns:{queue}:meters  HASH  group → six doubles (see `Meter`), epoch and random of the version
 //! ns:{~catalogue}:c, n, s   the catalogue, the names of the queues in order, the servers
 //! ```
 

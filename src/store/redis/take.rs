@@ -132,12 +132,13 @@ fn read_head(head: &Bytes) -> Option<([u8; LEASE_FENCE], u32, Position)> {
     Some((*lease, u32::from_be_bytes(*attempt), Position::read(position)?))
 }
 
-/// As take.lua packs it: six doubles and the epoch.
+/// As take.lua packs it: six doubles, then epoch and random of the version.
 pub(super) fn read_meter(packed: &[u8]) -> Option<Meter> {
+    let (packed, random) = packed.split_last_chunk()?;
     let (doubles, epoch) = packed.split_last_chunk()?;
     let numbers = doubles.as_chunks().0.iter().map(|number| f64::from_be_bytes(*number));
     let [at, tokens, ramp_tokens, empty_at, held_at, most_leased] = numbers.collect::<Vec<_>>().try_into().ok()?;
     let [at, empty_at, held_at] = [at, empty_at, held_at].map(|time| Timestamp::from_millis(time as u64));
     let (most_leased, epoch) = (most_leased as u64, u32::from_be_bytes(*epoch));
-    Some(Meter { at, tokens, ramp_tokens, empty_at, held_at, most_leased, epoch })
+    Some(Meter { at, tokens, ramp_tokens, empty_at, held_at, most_leased, epoch, random: *random })
 }

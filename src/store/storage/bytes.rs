@@ -33,7 +33,8 @@ pub mod flag {
     pub const BODY: u8 = 8;
     /// It has been retried.
     pub const RETRIED: u8 = 16;
-    // 32 is free.
+    /// A failure of it was counted: its outcomes say little of what its queue calls.
+    pub const FAILED: u8 = 32;
     /// It is a breaker's probe.
     pub const PROBE: u8 = 64;
     /// It was handed out while its queue recovers: the breaker hears of its end.

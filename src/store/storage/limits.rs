@@ -70,9 +70,11 @@ pub struct Meter {
     pub empty_at: Timestamp,
     /// When a ramp, by its rate or by `leased`, last stopped a take while jobs had been ready for longer than its patience.
     pub held_at: Timestamp,
-    /// Under a ramp, in this epoch.
+    /// Under a ramp and this version: each step of a ramp has its own.
     pub most_leased: u64,
     pub epoch: u32,
+    /// [`Version::random`].
+    pub random: [u8; 8],
 }
 
 /// Times of servers differ a little. A bucket that is further ahead than this was filled before the clock stepped back.
@@ -168,7 +170,7 @@ impl Rule {
     }
 
     fn refilled(&self, before: Option<Meter>, now: Timestamp) -> Meter {
-        let epoch = self.version.epoch;
+        let Version { epoch, random, .. } = self.version;
         let mut meter = before.unwrap_or_else(|| Meter {
             at: now,
             tokens: f64::INFINITY,
@@ -177,6 +179,7 @@ impl Rule {
             held_at: Timestamp::default(),
             most_leased: 0,
             epoch,
+            random,
         });
         if meter.at.millis() > now.millis() + AHEAD_MAX_MS {
             meter.at = now;
@@ -186,8 +189,8 @@ impl Rule {
         meter.tokens = refill(meter.tokens, self.rate);
         meter.ramp_tokens = refill(meter.ramp_tokens, self.ramp.map(|ramp| ramp.rate));
         meter.at = meter.at.max(now);
-        if meter.epoch != epoch {
-            (meter.epoch, meter.most_leased) = (epoch, 0);
+        if (meter.epoch, meter.random) != (epoch, random) {
+            (meter.epoch, meter.random, meter.most_leased) = (epoch, random, 0);
         }
         meter
     }

@@ -348,7 +348,7 @@ pub enum CounterGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutcomeSums {
     pub succeeded: u64,
-    /// Those of them whose job had failed before.
+    /// Those of them whose job had a counted failure before.
     pub retried: u64,
     pub took_ms: u64,
     /// Logarithms of what they took, in thousandths.

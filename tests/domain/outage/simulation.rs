@@ -5,8 +5,8 @@ mod outcomes;
 use super::downstream::{SECOND, Service};
 use super::scenario::{Poison, Results, Scenario};
 use redrive::domain::{
-    Admission, Breaker, BreakerEpoch, Failure, JobId, Meter, OutcomeStats, PATIENCE, Progress, QueueName, Recovery,
-    Rng, Successes, Timestamp, Usual,
+    Admission, Breaker, BreakerEpoch, Failure, Gate, Guard, JobId, Meter, OutcomeStats, PATIENCE, Probes, Progress,
+    QueueName, Recovery, Rng, Successes, Timestamp, Usual,
 };
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -267,35 +267,38 @@ impl Simulation {
             return Some((first, 0, false));
         }
         let probes = group.probes.iter().map(|(start, _)| *start);
-        match group.breaker.admission(settings, group.stats.took_ms, probes, ms(now)) {
-            Admission::All => Some((first, 0, false)),
-            Admission::Probes { not_first, .. } => {
-                let avoided = not_first == Some(&id(first.1)) && group.ready.len() > 1;
-                let index = usize::from(avoided);
-                Some((group.ready[index], index, true))
-            }
-            Admission::Ramp { leased, per_second } => {
-                let burst = Recovery::burst(per_second);
-                group.tokens = (group.tokens + (now - group.tokens_at) as f64 * per_second / 1e6).min(burst);
-                group.tokens_at = now;
-                if group.leased < leased && group.tokens >= 1.0 {
-                    return Some((first, 0, false));
+        let guard = Guard { breaker: &group.breaker, settings, took_ms: group.stats.took_ms };
+        let gate = Gate { guard: Some(guard), ..Gate::default() };
+        let allowed = match gate.admission(probes, ms(now)) {
+            Admission::Jobs(allowed) => allowed,
+            Admission::Held { until, .. } => {
+                if let Some(until) = until {
+                    self.wake(micros(until).max(now + 1_000));
                 }
-                if ms(now).since(group.meter.empty_at) > PATIENCE {
-                    group.meter.held_at = ms(now);
-                }
-                if group.leased < leased {
-                    let waits = ((1.0 - group.tokens) / per_second * 1e6).ceil() as u64 + 1;
-                    self.wake(now + waits);
-                }
-                None
+                return None;
             }
-            Admission::Limited { until } | Admission::Held { until: Some(until) } => {
-                self.wake(micros(until).max(now + 1_000));
-                None
-            }
-            Admission::Held { until: None } => None,
+        };
+        if let Some(Probes { not_first, .. }) = allowed.probes {
+            let avoided = not_first == Some(&id(first.1)) && group.ready.len() > 1;
+            let index = usize::from(avoided);
+            return Some((group.ready[index], index, true));
         }
+        let Some(per_second) = allowed.ramp else { return Some((first, 0, false)) };
+        let burst = Recovery::burst(per_second);
+        group.tokens = (group.tokens + (now - group.tokens_at) as f64 * per_second / 1e6).min(burst);
+        group.tokens_at = now;
+        let has_slot = allowed.leased.is_none_or(|most| group.leased < most);
+        if has_slot && group.tokens >= 1.0 {
+            return Some((first, 0, false));
+        }
+        if ms(now).since(group.meter.empty_at) > PATIENCE {
+            group.meter.held_at = ms(now);
+        }
+        if has_slot {
+            let waits = ((1.0 - group.tokens) / per_second * 1e6).ceil() as u64 + 1;
+            self.wake(now + waits);
+        }
+        None
     }
 
     fn start(&mut self, group_number: usize, index: usize, probe: bool, now: u64) {

@@ -32,9 +32,9 @@ local function admit(rule, limits)
     limit(probes - live, 2, oldest and oldest + math.max(now - since, 0) or -1)
   end
   if rate == HUGE and not rule.patience then return end
-  local at, tokens, ramp_tokens, empty_at, held_at, most_leased, epoch = now, HUGE, HUGE, 0, 0, 0, rule.epoch
+  local at, tokens, ramp_tokens, empty_at, held_at, most_leased, version = now, HUGE, HUGE, 0, 0, 0, rule.version
   local meter = call('HGET', METERS, rule.group)
-  if meter then at, tokens, ramp_tokens, empty_at, held_at, most_leased, epoch = struct.unpack('>ddddddc4', meter) end
+  if meter then at, tokens, ramp_tokens, empty_at, held_at, most_leased, version = struct.unpack('>ddddddc12', meter) end
   -- The times of servers differ a little: then no time has passed. A clock that stepped back is followed.
   if at > now + 1000 then at = now end
   local function refill(left, per_second, most_tokens, by)
@@ -46,15 +46,15 @@ local function admit(rule, limits)
     return left
   end
   rule.meter = { math.max(at, now), refill(tokens, rate, burst, 3), refill(ramp_tokens, ramp, ramp_burst, 4), empty_at, held_at,
-    epoch == rule.epoch and most_leased or 0, rule.epoch }
+    version == rule.version and most_leased or 0, rule.version }
 end
 
 for i, group in ipairs(groups) do
   local rule = ARGV[RULES + i]
   if sub(rule, 3, 15) == (state[i + 2] or NEW) then
     local over = sub(rule, 17, 22)
-    rules[group] = { group = group, epoch = sub(rule, 4, 7), flags = byte(rule, 16), over = over ~= NO_JOB and over, left = HUGE,
-      taken = 0, held = byte(rule, 3) > 1 }
+    rules[group] = { group = group, epoch = sub(rule, 4, 7), version = sub(rule, 4, 15), flags = byte(rule, 16),
+      over = over ~= NO_JOB and over, left = HUGE, taken = 0, held = byte(rule, 3) > 1 }
     if #rule > 22 then admit(rules[group], sub(rule, 23)) end
   elseif i == 1 then
     return { -1 }
@@ -162,7 +162,7 @@ end_rules = function(left)
           if stopped and rule.by % 3 == 1 and now - meter[4] > rule.patience then meter[5] = now end
         end
         -- pcall: where nothing was taken this may be the first write, and a full Redis refuses it.
-        redis.pcall('HSET', METERS, group, struct.pack('>ddddddc4', unpack(meter)))
+        redis.pcall('HSET', METERS, group, struct.pack('>ddddddc12', unpack(meter)))
       end
     end
   end
