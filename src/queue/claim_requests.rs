@@ -74,12 +74,18 @@ fn decode(record: &[u8]) -> ReadBytes<RequestRecord> {
     Ok(RequestRecord { begun_at, leases: done.then(|| leases.collect()), expires_at })
 }
 
+/// Without a colon in the worker's name, no two pairs of worker and request have the same key.
+fn key(claim: &Claim) -> RecordKey {
+    let worker = claim.worker_id.replace('%', "%25").replace(':', "%3A");
+    RecordKey::Text(format!("claim:{worker}:{}", claim.request_id).into())
+}
+
 /// To be called before anything is taken.
 pub(crate) async fn begin_claim<S: Storage>(store: &mut S, cx: &CallContext<'_>, claim: &Claim) -> Result<ClaimBegun> {
     if claim.request_id.is_empty() {
         return Ok(ClaimBegun::Fresh(None));
     }
-    let key = RecordKey::Text(format!("claim:{}:{}", claim.worker_id, claim.request_id).into());
+    let key = key(claim);
     let reads = [Read::Record(Table::Request, key.clone())];
     loop {
         // The record stands in one of the queues; the same request may name them in another order.
