@@ -26,7 +26,7 @@ pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, cx: &mu
         facts.probes.clear();
     }
     facts.version = cx.new_version(&facts.breaker);
-    changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&facts.breaker));
+    changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&facts.breaker, &facts.breaker_unknown));
     changes.put(Table::Version, RecordKey::Group(NO_GROUP), Bytes::copy_from_slice(&facts.version.bytes()));
 }
 

@@ -202,6 +202,10 @@ impl<'a> Reader<'a> {
 pub(crate) struct Unknown(Vec<u8>);
 
 impl Unknown {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }

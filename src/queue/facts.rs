@@ -2,6 +2,7 @@
 
 use super::answers::{Answers, ask, ask_if_there, by_name, first_of, numbered};
 use super::context::{CallContext, epoch, overtaken};
+use super::encoding::Unknown;
 use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
 use super::state_changes::{Changes, FIRST_FAILURE, LAST_FAILURE};
 use crate::domain::{
@@ -54,6 +55,8 @@ pub(crate) struct QueueFacts {
     pub(crate) queue: QueueRecord,
     pub(crate) queue_record: Option<Bytes>,
     pub(crate) breaker: Breaker,
+    /// Beside it in its record.
+    pub(crate) breaker_unknown: Unknown,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
     pub(crate) outcomes_record: Option<Bytes>,
@@ -82,7 +85,7 @@ impl QueueFacts {
         let version = Version::read(found.record().as_deref());
         let queue_record = found.record();
         let queue = read_if(queue_record.as_ref(), records::read_queue)?.unwrap_or_default();
-        let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+        let (breaker, breaker_unknown) = found.parse(records::read_breaker_whole)?.unwrap_or_default();
         let current = epoch(&breaker);
         let started = |entry: Entry| match entry.member {
             Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
@@ -95,7 +98,7 @@ impl QueueFacts {
             Some(outcomes) => outcomes.outcome_stats.took_ms,
             None => OutcomeStats::new(breaker.usual.clone(), Timestamp::default()).took_ms,
         };
-        Ok(Self { whole, version, queue, queue_record, breaker, probes, outcomes_record, took_ms })
+        Ok(Self { whole, version, queue, queue_record, breaker, breaker_unknown, probes, outcomes_record, took_ms })
     }
 
     /// As the store has them now. None: there is no such queue.

@@ -22,7 +22,7 @@ pub(crate) async fn return_counted<S: Storage>(
     let mut rounds = Rounds::default();
     loop {
         let record = ask_record(store, queue, Table::Breaker, RecordKey::Group(NO_GROUP)).await?;
-        let breaker = read_if(record.as_ref(), records::read_breaker)?.unwrap_or_default();
+        let (breaker, unknown) = read_if(record.as_ref(), records::read_breaker_whole)?.unwrap_or_default();
         let Some((failure, rest)) = breaker.returned.split_first() else {
             cx.memory.forget_facts(queue);
             return Ok(());
@@ -33,7 +33,7 @@ pub(crate) async fn return_counted<S: Storage>(
         let requeued = returning.plan().await?;
         let Returning { mut changes, .. } = returning;
         let after = Breaker { returned: rest.to_vec(), ..breaker.clone() };
-        changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after));
+        changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after, &unknown));
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
                 rounds.won();

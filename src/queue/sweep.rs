@@ -277,7 +277,11 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         } else if stats.usual.is_news(&before.breaker.usual) {
             // What is usual outlives a restart. It changes nothing about what may leave.
             after.breaker.usual = stats.usual.clone();
-            changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after.breaker));
+            changes.put(
+                Table::Breaker,
+                RecordKey::Group(NO_GROUP),
+                records::breaker(&after.breaker, &after.breaker_unknown),
+            );
         }
         outcomes.put(stats, &mut after, &mut changes);
         let Applied::Done(done) = self.store.apply(queue, &changes.batch()).await? else {

@@ -6,6 +6,7 @@ use crate::domain::{
     Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobEvent, JobId, Pause, Progress, QueueName, Spec,
     State, Timestamp,
 };
+use crate::queue::encoding::Unknown;
 use bytes::Bytes;
 
 #[derive(Clone, Debug)]
@@ -38,6 +39,15 @@ pub struct JobView {
     pub pause: Option<Pause>,
     /// Of its queue.
     pub breaker: Breaker,
+    pub unknown: UnknownFields,
+}
+
+/// What a newer server has written of a job, which an import carries on. That of its own record is known where its body was
+/// read too.
+#[derive(Clone, Debug, Default)]
+pub struct UnknownFields {
+    pub(crate) job: Unknown,
+    pub(crate) history: Unknown,
 }
 
 /// A breaker, and what is counted for it in memory.

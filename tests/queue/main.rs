@@ -11,4 +11,5 @@ mod jobs_fixture;
 mod list_jobs;
 mod migrate;
 mod overtaken;
+mod unknown_fields;
 mod verify;

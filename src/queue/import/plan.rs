@@ -1,11 +1,8 @@
 //! What an import writes for each job.
 
-use crate::domain::{
-    Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, Spec, State, Timestamp,
-};
+use crate::domain::{Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, State, Timestamp};
 use crate::queue::answers::{ask_if_there, by_name};
 use crate::queue::context::CallContext;
-use crate::queue::encoding::Unknown;
 use crate::queue::facts::JobFacts;
 use crate::queue::find::{self, found_id, id_reads};
 use crate::queue::records::{self, DeadRecord, History, IdRecord, JobRecord, KeyRecord, Whereabouts};
@@ -94,7 +91,7 @@ impl<'a> Plan<'a> {
         self.facts.ids.insert(spec.id.clone());
         let named = spec.key.is_some() || records::own_id(spec, number).is_some();
         let sameness = named.then(|| spec.sameness());
-        let record = self.put_job(spec, number, sameness.as_ref());
+        let record = self.put_job(job, number, sameness.as_ref());
         if let (Some(key), KeyDecision::Own) = (&spec.key, key) {
             let sameness = sameness.unwrap_or_default();
             let until = spec.key_until(self.settings.key_retention);
@@ -129,10 +126,10 @@ impl<'a> Plan<'a> {
     }
 
     /// Its record.
-    fn put_job(&mut self, spec: &Spec, number: u64, sameness: Option<&Sameness>) -> Bytes {
+    fn put_job(&mut self, JobView { spec, unknown, .. }: &JobView, number: u64, sameness: Option<&Sameness>) -> Bytes {
         let key = || RecordKey::Number(number);
         let id = RecordKey::Text(spec.id.to_string().into());
-        let JobRecord { record, body, traits } = records::job(spec, number, sameness, &Unknown::default());
+        let JobRecord { record, body, traits } = records::job(spec, number, sameness, &unknown.job);
         self.changes.fence(Fence::Absent(Table::Job, key()));
         self.changes.fence(Fence::Absent(Table::Id, id.clone()));
         self.changes.put(Table::Job, key(), record.clone());
@@ -173,7 +170,7 @@ impl<'a> Plan<'a> {
         let at = job.ready_at.or(job.old_place).unwrap_or(spec.run_at);
         // Its own record says where it is, unless it has been delivered or moved.
         let found_by_record = at == spec.run_at && (at <= now || at > spec.enqueued_at);
-        if job.progress == Progress::default() && found_by_record {
+        if job.progress == Progress::default() && found_by_record && job.unknown.history.is_empty() {
             let position = records::position(number, records::rank(spec.priority), at, false);
             self.changes.enter(position, spec.expires_at, now);
             if at > now {
@@ -242,7 +239,7 @@ fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
         at,
         nonce: last.map_or(0, |attempt| attempt.nonce),
         failure_bytes: job.last_failure.as_ref().map_or(0, sizes::of_failure) as u32,
-        unknown: Unknown::default(),
+        unknown: job.unknown.history.clone(),
     }
 }
 
