@@ -10,6 +10,7 @@ mod imported;
 mod jobs_fixture;
 mod list_jobs;
 mod migrate;
+mod newer_records;
 mod overtaken;
 mod unknown_fields;
 mod verify;
