@@ -3,7 +3,7 @@
 mod again;
 
 use super::answers::{ask, by_name, first_of};
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::events::Event;
 use super::facts::{JobFacts, QueueFacts, Rounds};
 use super::handover::UndeliveredClaim;
@@ -35,31 +35,28 @@ const TAKE_MAX: usize = 250;
 pub(crate) async fn claim<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, mut claim: Claim,
 ) -> Result<Option<Claimed>> {
-    let settlements = std::mem::take(&mut claim.settle);
-    let begun = !settlements.is_empty();
-    let settled = if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
+    let settled = settle::settle(store, cx, std::mem::take(&mut claim.settle)).await?;
     let in_hand = cx.memory.claimed.reserve(claim.max_bytes);
     claim.max_bytes = in_hand.bytes();
     let mut gathering = Gathering::new(&claim, cx.rng.next_u64(), store.now());
     gathering.out.in_hand = in_hand;
-    let request = match requests::begin_claim(store, cx, &claim).await {
-        Ok(requests::ClaimBegun::InProgress) => return Ok(None),
-        Ok(requests::ClaimBegun::Fresh(request)) => request,
-        Ok(requests::ClaimBegun::Answered(leases)) => {
+    let request = match requests::begin_claim(store, cx, &claim).await? {
+        requests::ClaimBegun::InProgress => return Ok(None),
+        requests::ClaimBegun::Fresh(request) => request,
+        requests::ClaimBegun::Answered(leases) => {
             again::hand_out_again(store, &leases, &mut gathering).await?;
             return Ok(Some(gathering.done(settled)));
         }
-        Err(error) => return Err(after_some(error, begun)),
     };
     if let Err(error) = gather(store, cx, &mut gathering).await {
         // What may have been taken stays under its request, where the claim that is said again finds it.
         let in_doubt = matches!(error, StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_));
-        let returned = !in_doubt && return_all(store, cx, &gathering.out, request).await.is_ok();
-        return Err(after_some(error, begun || !returned));
+        cx.begun |= in_doubt || return_all(store, cx, &gathering.out, request).await.is_err();
+        return Err(error);
     }
     if let Some(request) = request {
-        let finished = requests::finish_claim(store, request, &gathering.out.jobs).await;
-        finished.map_err(|error| after_some(error, begun || !gathering.out.jobs.is_empty()))?;
+        cx.begun |= !gathering.out.jobs.is_empty();
+        requests::finish_claim(store, request, &gathering.out.jobs).await?;
     }
     Ok(Some(gathering.done(settled)))
 }
@@ -381,7 +378,8 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     /// What was taken cannot be delivered, for this reason.
     async fn put_back(&mut self, taken: impl Iterator<Item = &TakenJob>, error: StoreError) -> StoreError {
         let put_back = undelivered::put_back(self.store, self.queue, &taken.collect::<Vec<_>>()).await;
-        after_some(error, put_back.is_err())
+        self.cx.begun |= put_back.is_err();
+        error
     }
 
     /// From lease to dead letter: no worker had them, and nothing counts.

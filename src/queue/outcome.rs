@@ -3,7 +3,7 @@
 
 use super::answers::{ask, ask_record};
 use super::breakers::put_breaker;
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
@@ -62,7 +62,7 @@ pub(crate) async fn end_all<S: Storage>(
         let mut rounds = Rounds::default();
         let mut ended = None;
         while ended.is_none() {
-            rounds.next().map_err(|error| after_some(error, !all.is_empty()))?;
+            rounds.next()?;
             ended = try_end(store, cx, queue, std::slice::from_ref(end)).await?;
         }
         all.extend(ended.into_iter().flatten());
@@ -118,6 +118,7 @@ async fn try_end<S: Storage>(
     }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(Done { ready, .. }) => {
+            cx.begun = true;
             if made_ready {
                 cx.available(queue, &plan.queue, ready, now);
             }

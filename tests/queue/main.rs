@@ -7,6 +7,7 @@ mod cancel;
 mod copy;
 mod enqueue;
 mod imported;
+mod in_doubt;
 mod jobs_fixture;
 mod list_jobs;
 mod migrate;
