@@ -4,6 +4,7 @@
 
 use super::answers::{Answers, ask, ask_if_there, by_name, scan};
 use super::context::CallContext;
+use super::encoding::Unknown;
 use super::facts::{QueueFacts, Rounds};
 use super::records::{self, GroupRecord, read_if};
 use super::state_changes::Changes;
@@ -102,7 +103,7 @@ async fn make<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, queue: &Queue
         changes.put(Table::Group, name, records::group(&GroupRecord { group, idle_since: None }));
         let breaker = Breaker { key: (*key).to_owned(), ..Breaker::default() };
         let version = cx.new_version(queue, group, &breaker);
-        changes.put(Table::Breaker, number.clone(), records::breaker(&breaker));
+        changes.put(Table::Breaker, number.clone(), records::breaker(&breaker, &Unknown::default()));
         changes.put(Table::Version, number, Bytes::copy_from_slice(&version.bytes()));
     }
     store.apply(queue, &changes.batch()).await?;

@@ -4,22 +4,23 @@ mod again;
 
 use super::answers::{ask, by_name, first_of};
 use super::breaker_keys;
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::events::Event;
 use super::facts::{JobFacts, QueueFacts, Rounds};
+use super::handover::UndeliveredClaim;
 use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
-use super::{claim_requests as requests, settle};
+use super::{claim_requests as requests, settle, undelivered};
 use crate::domain::{
     Admission, Allowed, DeadReason, Delivery, HeldBy, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
     Timestamp, millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
-use crate::store::Result;
 use crate::store::storage::{
     Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, NO_GROUP, Probes, Ramp, Rate, Read,
     RecordKey, Rule, Storage, Table, Take, Taken, TakenJob, WHOLE_QUEUE, Write, flag,
 };
+use crate::store::{Result, StoreError};
 use bytes::Bytes;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -37,31 +38,43 @@ const RULES_MAX: usize = 128;
 pub(crate) async fn claim<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, mut claim: Claim,
 ) -> Result<Option<Claimed>> {
-    let settlements = std::mem::take(&mut claim.settle);
-    let begun = !settlements.is_empty();
-    let settled = if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
+    let settled = settle::settle(store, cx, std::mem::take(&mut claim.settle)).await?;
     let in_hand = cx.memory.claimed.reserve(claim.max_bytes);
     claim.max_bytes = in_hand.bytes();
     let mut gathering = Gathering::new(&claim, cx.rng.next_u64(), store.now());
     gathering.out.in_hand = in_hand;
-    let request = match requests::begin_claim(store, cx, &claim).await {
-        Ok(requests::ClaimBegun::InProgress) => return Ok(None),
-        Ok(requests::ClaimBegun::Fresh(request)) => request,
-        Ok(requests::ClaimBegun::Answered(leases)) => {
+    let request = match requests::begin_claim(store, cx, &claim).await? {
+        requests::ClaimBegun::InProgress => return Ok(None),
+        requests::ClaimBegun::Fresh(request) => request,
+        requests::ClaimBegun::Answered(leases) => {
             again::hand_out_again(store, &leases, &mut gathering).await?;
             return Ok(Some(gathering.done(settled)));
         }
-        Err(error) => return Err(after_some(error, begun)),
     };
-    let gathered = gather(store, cx, &mut gathering).await;
-    let taken_before = begun || !gathering.out.jobs.is_empty();
-    gathered.map_err(|error| after_some(error, taken_before))?;
+    if let Err(error) = gather(store, cx, &mut gathering).await {
+        // What may have been taken stays under its request, where the claim that is said again finds it.
+        let in_doubt = matches!(error, StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_));
+        cx.begun |= in_doubt || return_all(store, cx, &gathering.out, request).await.is_err();
+        return Err(error);
+    }
     if let Some(request) = request {
-        requests::finish_claim(store, request, &gathering.out.jobs)
-            .await
-            .map_err(|error| after_some(error, taken_before))?;
+        cx.begun |= !gathering.out.jobs.is_empty();
+        requests::finish_claim(store, request, &gathering.out.jobs).await?;
     }
     Ok(Some(gathering.done(settled)))
+}
+
+/// The claim fails, and its caller gets none of the jobs.
+async fn return_all<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, out: &Claimed, request: Option<requests::OpenRequest>,
+) -> Result<()> {
+    let leases = out.jobs.iter().map(|job| job.delivery.lease.clone()).collect();
+    let claim = UndeliveredClaim { leases, answer: out.answer, after: Duration::ZERO };
+    undelivered::undelivered(store, cx, &claim).await?;
+    match request {
+        Some(request) => requests::finish_claim(store, request, &[]).await,
+        None => Ok(()),
+    }
 }
 
 /// What a claim has gathered so far.
@@ -436,19 +449,26 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     async fn deliver(&mut self, taken: Vec<TakenJob>) -> Result<usize> {
         let now = self.gathering.out.now;
         let count = taken.len();
+        let read = |job| read(self.queue, job, self.gathering.claim, self.duration, now);
+        let jobs = match taken.iter().map(read).collect::<Result<Vec<_>>>() {
+            Ok(jobs) => jobs,
+            Err(error) => return Err(self.put_back(taken.iter(), error).await),
+        };
         let mut dying = Vec::new();
-        for job in taken {
-            match read(self.queue, &job, self.gathering.claim, self.duration, now)? {
+        for (taken, job) in taken.into_iter().zip(jobs) {
+            match job {
                 Ok(ready) => {
-                    self.gathering.bytes += size(&job);
+                    self.gathering.bytes += size(&taken);
                     self.gathering.out.jobs.push(ready);
                 }
-                Err(reason) => dying.push((job, reason)),
+                Err(reason) => dying.push((taken, reason)),
             }
         }
         if !dying.is_empty() {
             self.gathering.dead_lettered += dying.len();
-            self.dead_letter(&dying).await?;
+            if let Err(error) = self.dead_letter(&dying).await {
+                return Err(self.put_back(dying.iter().map(|(taken, _)| taken), error).await);
+            }
             if self.gathering.dead_lettered >= DEAD_LETTERED_MAX {
                 self.gathering.full = true;
                 // There may be more behind them.
@@ -456,6 +476,13 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             }
         }
         Ok(count - dying.len())
+    }
+
+    /// What was taken cannot be delivered, for this reason.
+    async fn put_back(&mut self, taken: impl Iterator<Item = &TakenJob>, error: StoreError) -> StoreError {
+        let put_back = undelivered::put_back(self.store, self.queue, &taken.collect::<Vec<_>>()).await;
+        self.cx.begun |= put_back.is_err();
+        error
     }
 
     /// From lease to dead letter: no worker had them, and nothing counts.

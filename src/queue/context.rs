@@ -248,6 +248,8 @@ pub struct CallContext<'a> {
     pub(crate) memory: &'a QueueMemory,
     pub(crate) limits: StoreLimits,
     pub(crate) wanted: Wanted,
+    /// A batch of the call was applied: where it fails, it is not known how far it is.
+    pub(crate) begun: bool,
     /// To be published after the commit, in this order.
     pub events: Vec<Event>,
 }
@@ -259,7 +261,8 @@ impl<'a> CallContext<'a> {
     }
 
     pub fn new(settings: Arc<Settings>, seed: u64, memory: &'a QueueMemory, limits: StoreLimits) -> Self {
-        Self { settings, rng: Rng::new(seed), memory, limits, wanted: Wanted::ALL, events: Vec::new() }
+        let (rng, wanted) = (Rng::new(seed), Wanted::ALL);
+        Self { settings, rng, memory, limits, wanted, begun: false, events: Vec::new() }
     }
 
     pub(crate) fn queue(&self, name: &QueueName) -> Arc<QueueSettings> {
@@ -343,7 +346,7 @@ pub(crate) fn inconsistent(what: &str) -> StoreError {
     StoreError::Unavailable(format!("the store is inconsistent: {what}; run redrive verify"))
 }
 
-/// A call of several parts failed after some of them were applied.
+/// How a call fails. `begun`: some of its parts were applied before.
 pub(crate) fn after_some(error: StoreError, begun: bool) -> StoreError {
     match error {
         error @ (StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_)) => error,

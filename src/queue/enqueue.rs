@@ -5,7 +5,7 @@ mod item;
 mod replace;
 
 use super::breaker_keys::KeyGroups;
-use super::context::{CallContext, after_some, overtaken};
+use super::context::{CallContext, overtaken};
 use super::facts::QueueFacts;
 use super::refusal::Refusal;
 use super::state_changes::{Changes, Total};
@@ -65,10 +65,9 @@ pub(crate) async fn enqueue<S: Storage>(
     let mut answers: Vec<Option<Answer>> = Vec::new();
     answers.resize_with(jobs.len(), || None);
     let mut jobs: Vec<Option<Incoming>> = jobs.into_iter().map(Some).collect();
-    let mut begun = false;
     for (queue, places) in groups {
         let limit = cx.settings.queue(&queue).max_depth;
-        let mut adding = Adding { store, cx, queue, limit, now, answers: &mut answers, begun };
+        let mut adding = Adding { store, cx, queue, limit, now, answers: &mut answers };
         let mut chunk = Chunk::default();
         for at in places {
             let Some(incoming) = jobs[at].take() else { continue };
@@ -79,7 +78,6 @@ pub(crate) async fn enqueue<S: Storage>(
             chunk.push(Item::new(at, number, incoming, now, adding.cx), &numbers);
         }
         adding.add_chunk(chunk).await?;
-        begun = adding.begun;
     }
     answers.into_iter().map(|answer| answer.ok_or_else(overtaken)).collect()
 }
@@ -110,16 +108,12 @@ struct Adding<'c, 'a, S> {
     limit: Option<u64>,
     now: Timestamp,
     answers: &'c mut [Option<Answer>],
-    /// A batch of this call was applied.
-    begun: bool,
 }
 
 impl<S: Storage> Adding<'_, '_, S> {
     async fn add_chunk(&mut self, chunk: Chunk) -> Result<()> {
         let Chunk { items, again, apart, .. } = chunk;
-        if let Err(error) = self.add_all(items, apart).await {
-            return Err(after_some(error, self.begun));
-        }
+        self.add_all(items, apart).await?;
         for (at, other) in again {
             let answer = self.answers[other].clone();
             self.answers[at] = answer.map(|it| it.map(|first| Enqueued { outcome: EnqueueOutcome::Existing, ..first }));
@@ -157,7 +151,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             let batch = changes.batch();
             match self.store.apply(&self.queue, &batch).await? {
                 Applied::Done(done) => {
-                    self.begun = true;
+                    self.cx.begun = true;
                     self.announce(&items, &done, made_ready).await?;
                     for item in items {
                         self.answers[item.at] = Some(item.added());

@@ -2,6 +2,7 @@
 
 use super::answers::{Answers, ask, ask_if_there, by_name, first_of, numbered};
 use super::context::{CallContext, epoch, overtaken};
+use super::encoding::Unknown;
 use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
 use super::state_changes::{Changes, FIRST_FAILURE, LAST_FAILURE};
 use crate::domain::{
@@ -59,6 +60,8 @@ pub(crate) struct QueueFacts {
     pub(crate) version: Version,
     pub(crate) breaker: Breaker,
     pub(crate) breaker_record: Option<Bytes>,
+    /// Beside it in its record.
+    pub(crate) breaker_unknown: Unknown,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
     pub(crate) outcomes_record: Option<Bytes>,
@@ -90,7 +93,8 @@ impl QueueFacts {
         let keys = found.number();
         let version = Version::read(found.record().as_deref());
         let breaker_record = found.record();
-        let breaker = read_if(breaker_record.as_ref(), records::read_breaker)?.unwrap_or_default();
+        let (breaker, breaker_unknown) =
+            read_if(breaker_record.as_ref(), records::read_breaker_whole)?.unwrap_or_default();
         let current = epoch(group, &breaker);
         let started = |entry: Entry| match entry.member {
             Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
@@ -112,6 +116,7 @@ impl QueueFacts {
             version,
             breaker,
             breaker_record,
+            breaker_unknown,
             probes,
             outcomes_record,
             took_ms,
@@ -196,7 +201,7 @@ impl QueueFacts {
 
     /// The breaker is another: its record, which the sweep works at under the same version (`queue/returned.rs`).
     pub(crate) fn put_breaker_record(&mut self, changes: &mut Changes) {
-        let (key, record) = (RecordKey::Group(self.group), records::breaker(&self.breaker));
+        let (key, record) = (RecordKey::Group(self.group), records::breaker(&self.breaker, &self.breaker_unknown));
         changes.fence(record_fence(Table::Breaker, key.clone(), self.breaker_record.as_ref()));
         changes.put(Table::Breaker, key, record.clone());
         self.breaker_record = Some(record);

@@ -11,7 +11,7 @@ use super::state_changes::{FIRST_FAILURE, LAST_FAILURE, attempt_part, kept_attem
 use crate::domain::{
     Attempt, Body, Breaker, Delivery, Failure, JobEvent, JobId, Pause, QueueName, Spec, State, Timestamp,
 };
-use crate::queue::{Ahead, Death, JobView};
+use crate::queue::{Ahead, Death, JobView, UnknownFields};
 use crate::store::Result;
 use crate::store::storage::{Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table};
 use bytes::Bytes;
@@ -225,6 +225,7 @@ impl Seen<'_> {
         let learnt_key = breaker_key.filter(|key| facts.spec.breaker_key.as_ref() != Some(key));
         let (recorded, has_history) = (facts.past().map(|past| [past.recorded, past.events]), facts.has_history);
         let has_failed = has_history && facts.past().is_none_or(|past| past.first_failed_at.is_some());
+        let unknown = facts.history.as_ref().map(|history| history.unknown.clone()).unwrap_or_default();
         let (mut delivery, mut old_place, mut cancel_requested) = (None, None, None);
         let (progress, spec) = match leased {
             Ok(lease) => {
@@ -259,6 +260,7 @@ impl Seen<'_> {
             pause: self.pause.clone(),
             breaker: self.breaker.clone(),
             learnt_key,
+            unknown: UnknownFields { history: unknown, ..UnknownFields::default() },
             progress,
             spec: Spec { headers: Vec::new(), ..spec },
         };
@@ -366,6 +368,7 @@ impl Head {
         }
         if let Some(job) = &self.job {
             (view.spec, view.corrupt) = whole(self.number, job, body)?;
+            view.unknown.job = records::read_job_rest(job).map(|(_, unknown)| unknown).unwrap_or_default();
         }
         if view.state == State::Completed
             && let Some(record) = found.record()

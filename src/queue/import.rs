@@ -5,9 +5,9 @@ mod plan;
 use super::answers::together;
 use super::breaker_keys::KeyGroups;
 use super::breakers::{put_breakers, register, set_pause};
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::facts::{QueueFacts, Rounds};
-use super::refusal::{self, Error};
+use super::refusal;
 use crate::domain::{Breaker, QueueName};
 use crate::queue::{Import, Imported, JobView, QueueHolds, sizes};
 use crate::store::Result;
@@ -30,11 +30,7 @@ pub(crate) async fn import<S: Storage>(
     let mut left = &jobs[..];
     while !left.is_empty() {
         let (chunk, rest) = left.split_at(together(left, BATCH_JOBS, BATCH_BYTES, sizes::of_view));
-        let begun = !taken.is_empty();
-        taken.extend(add_chunk(store, cx, &queue, chunk).await.map_err(|error| match error {
-            Error::Store(error) => after_some(error, begun).into(),
-            refused => refused,
-        })?);
+        taken.extend(add_chunk(store, cx, &queue, chunk).await?);
         left = rest;
     }
     Ok(taken)
@@ -125,6 +121,7 @@ async fn add_chunk<S: Storage>(
         let made_ready = plan.changes.made_ready;
         match store.apply(queue, &plan.changes.batch()).await? {
             Applied::Done(done) => {
+                cx.begun = true;
                 if made_ready {
                     QueueFacts::tell_ready(store, queue, cx, done.ready, now).await?;
                 }

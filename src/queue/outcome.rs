@@ -4,7 +4,7 @@
 use super::answers::{ask, ask_record};
 use super::breaker_keys::KeyGroups;
 use super::breakers::put_breaker;
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
@@ -83,10 +83,10 @@ pub(crate) async fn end_all<S: Storage>(
         return end_group(store, cx, queue, (group, &keys), ends).await;
     }
     let mut all: Vec<_> = ends.iter().map(|_| None).collect();
-    for (done, (group, places)) in groups.into_iter().enumerate() {
+    for (group, places) in groups {
         let some: Vec<_> = places.iter().map(|at| ends[*at]).collect();
         let ended = end_group(store, cx, queue, (group, &keys), &some).await;
-        for (at, ended) in places.into_iter().zip(ended.map_err(|error| after_some(error, done > 0))?) {
+        for (at, ended) in places.into_iter().zip(ended?) {
             all[at] = ended;
         }
     }
@@ -108,7 +108,7 @@ async fn end_group<S: Storage>(
         let mut rounds = Rounds::default();
         let mut ended = None;
         while ended.is_none() {
-            rounds.next().map_err(|error| after_some(error, !all.is_empty()))?;
+            rounds.next()?;
             ended = try_end(store, cx, queue, of, std::slice::from_ref(end)).await?;
         }
         all.extend(ended.into_iter().flatten());
@@ -167,6 +167,7 @@ async fn try_end<S: Storage>(
     }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(Done { ready, .. }) => {
+            cx.begun = true;
             if made_ready {
                 cx.available(queue, &plan.queue, ready, now);
             }

@@ -24,7 +24,7 @@ pub(crate) async fn return_counted<S: Storage>(
     let key = RecordKey::Group(group);
     loop {
         let record = ask_record(store, queue, Table::Breaker, key.clone()).await?;
-        let breaker = read_if(record.as_ref(), records::read_breaker)?.unwrap_or_default();
+        let (breaker, unknown) = read_if(record.as_ref(), records::read_breaker_whole)?.unwrap_or_default();
         let Some((failure, rest)) = breaker.returned.split_first() else {
             cx.memory.forget_facts(queue);
             return Ok(());
@@ -35,7 +35,7 @@ pub(crate) async fn return_counted<S: Storage>(
         let requeued = returning.plan().await?;
         let Returning { mut changes, .. } = returning;
         let after = Breaker { returned: rest.to_vec(), ..breaker.clone() };
-        changes.put(Table::Breaker, key.clone(), records::breaker(&after));
+        changes.put(Table::Breaker, key.clone(), records::breaker(&after, &unknown));
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
                 rounds.won();

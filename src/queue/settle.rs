@@ -9,7 +9,7 @@ pub(super) use named_once::named_once;
 use super::answers::ask;
 use super::breaker_keys::KeyGroups;
 use super::breakers;
-use super::context::{CallContext, after_some, epoch, inconsistent};
+use super::context::{CallContext, epoch, inconsistent};
 use super::facts::{DeliveryFacts, LeaseFacts, QueueFacts};
 use super::outcome::{self, End};
 use super::records;
@@ -30,27 +30,16 @@ const BATCH_MAX: usize = 500;
 
 /// Ends or prolongs leases, in the order acks, nacks, extensions.
 pub(crate) async fn settle<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, items: Settlements) -> Result<Settled> {
-    let mut begun = false;
-    let settled = settle_all(store, cx, &items, &mut begun).await;
-    settled.map_err(|error| after_some(error, begun))
-}
-
-/// `begun`: a batch was applied.
-async fn settle_all<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, Settlements { acks, nacks, extensions }: &Settlements, begun: &mut bool,
-) -> Result<Settled> {
+    let Settlements { acks, nacks, extensions } = &items;
     let (mut acked, mut nacked, mut extended) = (unanswered(acks), unanswered(nacks), unanswered(extensions));
     for batch in batches(acks, |ack| &ack.lease, guarding_group) {
         ack_batch(store, cx, batch, &mut acked).await?;
-        *begun = true;
     }
     for batch in batches(nacks, |nack| &nack.lease, |_| NO_GROUP) {
         nack_batch(store, cx, batch, &mut nacked).await?;
-        *begun = true;
     }
     for batch in batches(extensions, |extend| &extend.lease, |_| NO_GROUP) {
         extend::extend_batch(store, cx, batch, &mut extended).await?;
-        *begun = true;
     }
     Ok(Settled { acks: all(acked)?, nacks: all(nacked)?, extensions: all(extended)? })
 }
@@ -152,6 +141,7 @@ async fn ack_batch<S: Storage>(
         let AckPlan { changes, owners, .. } = plan;
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
+                cx.begun = true;
                 for (at, _) in &acks {
                     answers[*at] = Some(Ok(Acked { already_gone: false }));
                 }

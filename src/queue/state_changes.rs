@@ -12,6 +12,7 @@ mod dead_letters;
 pub(crate) use dead_letters::{DeadLetters, dead_letter_all};
 
 use super::context::CallContext;
+use super::encoding::Unknown;
 use super::events::{DeadLetterEvent, Event, EventKind};
 use super::facts::{JobFacts, LeaseFacts};
 use super::records::{self, DeadRecord, History, KeyRecord, Whereabouts};
@@ -208,7 +209,7 @@ impl Changes {
     pub(crate) fn record_attempt(&mut self, job: &JobFacts, recorded: u32, attempt: &Attempt) {
         let summary = attempt.failure.as_ref().map(Failure::summary);
         let part = RecordKey::Part(job.number, attempt_part(recorded));
-        self.put(Table::Attempt, part, records::attempt_with(attempt, summary.as_ref()));
+        self.put(Table::Attempt, part, records::attempt_with(attempt, summary.as_ref(), &Unknown::default()));
         if let Some(failure) = &attempt.failure {
             let first = job.past().is_none_or(|past| past.first_failed_at.is_none());
             let part = if first { FIRST_FAILURE } else { LAST_FAILURE };

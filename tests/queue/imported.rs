@@ -8,7 +8,7 @@ use redrive::domain::{
 use redrive::env::ManualClock;
 use redrive::queue::Refusal;
 use redrive::queue::{self, Answer, CallContext, DeathContext, Event, QueueMemory, StoreLimits, Verb, poll_once};
-use redrive::queue::{Death, Import, Imported, JobView, QueueHolds};
+use redrive::queue::{Death, Import, Imported, JobView, QueueHolds, UnknownFields};
 use redrive::store::Result;
 use redrive::store::memory::MemoryStorage;
 use redrive::store::storage::{
@@ -245,6 +245,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         pause: None,
         breaker: Breaker::default(),
         learnt_key: None,
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -9,6 +9,7 @@ use redrive::env::ManualClock;
 use redrive::queue::Refusal;
 use redrive::queue::{self, Answer, CallContext, Event, Incoming, QueueMemory, StoreLimits, Verb, View, Viewed};
 use redrive::queue::{Ack, Cancelled, Claim, Enqueued, JobPage, JobQuery, JobView, Nack, Settlements, Share};
+use redrive::store::StoreError;
 use redrive::store::memory::MemoryStorage;
 use redrive::store::storage::{
     Applied, Batch, Entry, Found, Index, Len, Read, Reads, RecordKey, Storage, Table, Write,
@@ -102,13 +103,26 @@ impl Fixture {
         self.clock.advance(by);
     }
 
-    pub(crate) fn run_at<S: Storage>(&mut self, mut store: S, verb: Verb) -> Answer {
+    pub(crate) fn try_run_at<S: Storage>(&mut self, mut store: S, verb: Verb) -> Result<Answer, StoreError> {
         self.seed += 1;
         let limits = StoreLimits { queues: 100, leases: 1_000 };
         let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, limits);
-        let answer = at_once(queue::run(&mut store, &mut cx, verb)).unwrap();
+        let answer = at_once(queue::run(&mut store, &mut cx, verb));
         self.events = cx.events;
         answer
+    }
+
+    pub(crate) fn run_at<S: Storage>(&mut self, store: S, verb: Verb) -> Answer {
+        self.try_run_at(store, verb).unwrap()
+    }
+
+    pub(crate) fn try_run(&mut self, verb: Verb) -> Result<Answer, StoreError> {
+        self.try_run_at(self.store.clone(), verb)
+    }
+
+    /// Another server has changed what this one remembers.
+    pub(crate) fn forget(&mut self) {
+        self.memory = QueueMemory::default();
     }
 
     pub(crate) fn run(&mut self, verb: Verb) -> Answer {
@@ -171,8 +185,12 @@ impl Fixture {
         }
     }
 
+    pub(crate) fn try_look(&mut self, view: View) -> Result<Viewed, StoreError> {
+        at_once(queue::view(&mut self.store, view))
+    }
+
     pub(crate) fn look(&mut self, view: View) -> Viewed {
-        at_once(queue::view(&mut self.store, view)).unwrap()
+        self.try_look(view).unwrap()
     }
 
     pub(crate) fn view(&mut self, id: &str) -> JobView {

@@ -33,6 +33,19 @@ pub(crate) enum Then {
         applied: bool,
     },
     Others(Hook),
+    /// Others come before so many batches, each time; then, after so many more, this.
+    Overtaken {
+        lost: usize,
+        by: Box<dyn FnMut() + Send>,
+        batches: usize,
+        then: Box<Then>,
+    },
+    /// The store is out of reach from then on: nothing is sent to it.
+    Unreachable,
+}
+
+fn out_of_reach() -> StoreError {
+    StoreError::Unavailable("it was not sent".into())
 }
 
 impl Reads for OneServer {
@@ -65,6 +78,19 @@ impl Storage for OneServer {
                 hook();
                 self.inner.apply(queue, batch).await
             }
+            Then::Overtaken { lost, mut by, batches, then } => {
+                by();
+                if lost > 1 {
+                    self.then = Then::Overtaken { lost: lost - 1, by, batches, then };
+                } else {
+                    (self.batches, self.then) = (batches, *then);
+                }
+                self.inner.apply(queue, batch).await
+            }
+            Then::Unreachable => {
+                self.then = Then::Unreachable;
+                Err(out_of_reach())
+            }
             Then::Killed { applied } => {
                 if applied {
                     self.inner.apply(queue, batch).await?;
@@ -76,6 +102,9 @@ impl Storage for OneServer {
     }
 
     async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>> {
+        if matches!((self.batches, &self.then), (0, Then::Unreachable)) {
+            return Err(out_of_reach());
+        }
         self.inner.take(queue, take).await
     }
 

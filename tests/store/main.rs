@@ -39,6 +39,7 @@ mod limits;
 mod list;
 mod machine;
 mod model;
+mod newer_records;
 mod opening;
 mod order;
 mod own_ids;

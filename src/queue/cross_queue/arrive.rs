@@ -148,7 +148,8 @@ async fn arrive<S: Storage>(
         }
         changes.fence(Fence::Absent(Table::Move, RecordKey::Number(moved_job.number)));
         let (step, kept) = reason.map_or((Step::Arrived, MARK_KEPT), |reason| (Step::Refused(reason), REFUSAL_KEPT));
-        let mark = MoveRecord { other: source.clone(), due: now.after(kept), step, reason: String::new() };
+        let (other, due) = (source.clone(), now.after(kept));
+        let mark = MoveRecord { other, due, step, reason: String::new(), unknown: Unknown::default() };
         mark.put(moved_job.number, None, &mut changes);
         if reason.is_none() {
             keys.extend(moved_job.spec.key.clone());

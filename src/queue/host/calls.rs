@@ -1,6 +1,6 @@
 //! The store's calls, each handed to its verb.
 
-use super::{Host, IN_PROGRESS, Queues, SWEPT_AT_ONCE, unanswered, wrong_answer};
+use super::{Host, IN_PROGRESS, Queues, SWEPT_AT_ONCE, wrong_answer};
 use crate::domain::{BreakerKind, BreakerName, DeadPart, JobId, NewJob, QueueName, Timestamp};
 use crate::queue::api::{Answer, Verb, View, Viewed};
 use crate::queue::enqueue::Incoming;
@@ -50,7 +50,7 @@ impl<H: Host> Queues<H> {
             // What it settles is settled the first time.
             let wanted = Claim { settle: settle.take().unwrap_or_default(), ..claim.clone() };
             let answer = self.submit(Verb::Claim(wanted), claim.request_id.clone())?;
-            match answer.await.unwrap_or_else(|_| Err(unanswered()))? {
+            match self.answer(answer).await? {
                 Answer::Claim(Some(claimed)) if claimed.crowded => {
                     first_settled.get_or_insert(claimed.settled);
                     // In turn: all of them at once would keep the store from those that free what is in hand.

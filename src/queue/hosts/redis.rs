@@ -295,6 +295,13 @@ impl Host for RedisHost {
         queue::view(&mut self.shared.storage.clone(), view).await
     }
 
+    async fn needs_newer(&self) -> Option<String> {
+        let storage = &self.shared.storage;
+        // Otherwise the next heartbeat finds it.
+        log_failure("a look at the store's format", storage.heartbeat().await);
+        storage.halted()
+    }
+
     fn health(&self) -> Health {
         let closed = self.shared.calls.is_closed().then(|| "the store is closed".to_owned());
         let why = closed.or_else(|| self.shared.storage.halted());

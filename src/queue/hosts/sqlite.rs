@@ -149,6 +149,10 @@ impl Host for SqliteHost {
         self.engine.read(move |reader| poll_once(queue::view(reader, view))?).await
     }
 
+    async fn needs_newer(&self) -> Option<String> {
+        self.engine.needs_newer().await
+    }
+
     fn health(&self) -> Health {
         self.engine.health()
     }

@@ -1,12 +1,9 @@
 //! What an import writes for each job.
 
-use crate::domain::{
-    Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, Spec, State, Timestamp,
-};
+use crate::domain::{Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, State, Timestamp};
 use crate::queue::answers::{ask_if_there, by_name};
 use crate::queue::breaker_keys::KeyGroups;
 use crate::queue::context::CallContext;
-use crate::queue::encoding::Unknown;
 use crate::queue::facts::JobFacts;
 use crate::queue::find::{self, found_id, id_reads};
 use crate::queue::records::{self, DeadRecord, History, IdRecord, JobRecord, KeyRecord, Whereabouts};
@@ -100,7 +97,7 @@ impl<'a> Plan<'a> {
         self.facts.ids.insert(spec.id.clone());
         let named = spec.key.is_some() || records::own_id(spec, number).is_some();
         let sameness = named.then(|| spec.sameness());
-        let record = self.put_job(spec, number, self.groups.group(job.breaker_key()), sameness.as_ref());
+        let record = self.put_job(job, number, self.groups.group(job.breaker_key()), sameness.as_ref());
         if let (Some(key), KeyDecision::Own) = (&spec.key, key) {
             let sameness = sameness.unwrap_or_default();
             let until = spec.key_until(self.settings.key_retention);
@@ -135,10 +132,11 @@ impl<'a> Plan<'a> {
     }
 
     /// Its record.
-    fn put_job(&mut self, spec: &Spec, number: u64, group: u16, sameness: Option<&Sameness>) -> Bytes {
+    fn put_job(&mut self, job: &JobView, number: u64, group: u16, sameness: Option<&Sameness>) -> Bytes {
+        let JobView { spec, unknown, .. } = job;
         let key = || RecordKey::Number(number);
         let id = RecordKey::Text(spec.id.to_string().into());
-        let JobRecord { record, body, traits } = records::job(spec, number, group, sameness, &Unknown::default());
+        let JobRecord { record, body, traits } = records::job(spec, number, group, sameness, &unknown.job);
         self.changes.fence(Fence::Absent(Table::Job, key()));
         self.changes.fence(Fence::Absent(Table::Id, id.clone()));
         self.changes.put(Table::Job, key(), record.clone());
@@ -180,7 +178,8 @@ impl<'a> Plan<'a> {
         // Its own record says where it is, unless it has been delivered or moved.
         let found_by_record = at == spec.run_at && (at <= now || at > spec.enqueued_at);
         let group = self.groups.group(job.breaker_key());
-        if job.progress == Progress::default() && found_by_record && job.learnt_key.is_none() {
+        let needs_history = job.learnt_key.is_some() || !job.unknown.history.is_empty();
+        if job.progress == Progress::default() && found_by_record && !needs_history {
             let position = records::position(group, number, records::rank(spec.priority), at, false);
             self.changes.enter(position, spec.expires_at, now);
             if at > now {
@@ -251,7 +250,7 @@ fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
         failure_bytes: job.last_failure.as_ref().map_or(0, sizes::of_failure) as u32,
         group: NO_GROUP,
         learnt_key: job.learnt_key.clone(),
-        unknown: Unknown::default(),
+        unknown: job.unknown.history.clone(),
     }
 }
 
