@@ -73,6 +73,7 @@ pub(crate) struct Fixture {
     pub(crate) events: Vec<Event>,
     clock: Arc<ManualClock>,
     memory: QueueMemory,
+    pub(crate) limits: StoreLimits,
     seed: u64,
 }
 
@@ -85,6 +86,7 @@ impl Fixture {
             events: Vec::new(),
             clock,
             memory: QueueMemory::default(),
+            limits: StoreLimits { queues: 100, leases: 1_000, finished_keys: 1_000 },
             seed: 0,
         }
     }
@@ -103,8 +105,7 @@ impl Fixture {
 
     pub(crate) fn run_at<S: Storage>(&mut self, mut store: S, verb: Verb) -> Answer {
         self.seed += 1;
-        let limits = StoreLimits { queues: 100, leases: 1_000 };
-        let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, limits);
+        let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, self.limits);
         let answer = at_once(queue::run(&mut store, &mut cx, verb)).unwrap();
         self.events = cx.events;
         answer

@@ -8,6 +8,7 @@ mod copy;
 mod enqueue;
 mod imported;
 mod jobs_fixture;
+mod keys;
 mod list_jobs;
 mod migrate;
 mod overtaken;
