@@ -28,22 +28,30 @@ fn of_queue(label: &str, old: &QueueSettings, new: &QueueSettings) -> Vec<String
             lines.push(format!("{label}: {key} {before} -> {after}"));
         }
     }
+    // It changes with a field that is set to what it was by default, too.
+    let (before, after) = (old.policy_of_outages(), new.policy_of_outages());
+    if before != after {
+        let waits =
+            |policy: Option<&RetryPolicy>| policy.map_or_else(|| "as other failures".into(), RetryPolicy::horizon);
+        lines.push(format!("{label}: what is down {} -> {}", waits(before), waits(after)));
+    }
     for (key, before, after) in
         [("rules", &old.rules, &new.rules), ("default_rules", &old.default_rules, &new.default_rules)]
     {
         if before != after {
-            lines.push(format!("{label}: {key} {} -> {}", in_words(before), in_words(after)));
+            let other = if before.len() == after.len() { "other " } else { "" };
+            lines.push(format!("{label}: {key} {} -> {}", in_words("", before), in_words(other, after)));
         }
     }
     lines
 }
 
 /// A rule is too long for a line of the log: how many there are, and that they differ, is said.
-fn in_words(rules: &[ErrorRule]) -> String {
+fn in_words(other: &str, rules: &[ErrorRule]) -> String {
     match rules {
         [] => "none".into(),
-        [_] => "1 rule".into(),
-        rules => format!("{} rules", rules.len()),
+        [_] => format!("1 {other}rule"),
+        rules => format!("{} {other}rules", rules.len()),
     }
 }
 
@@ -51,7 +59,7 @@ fn in_words(rules: &[ErrorRule]) -> String {
 fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     let QueueSettings {
         policy,
-        // Follows from `policy`.
+        // [`of_queue`] compares it.
         patient: _,
         rules: _,
         default_rules: _,

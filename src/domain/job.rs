@@ -7,7 +7,7 @@
 //!                  └── failed, retries left ────────────┤
 //!                                                       └── beyond hope ──► DEAD ──Requeue──► READY
 //! ```
-//! What becomes of a LEASED job that was not acknowledged is decided in `decision.rs`.
+//! What becomes of a LEASED job that was not acknowledged is decided in `retry.rs`.
 
 use super::breaker::BreakerState;
 use super::failure::Failure;

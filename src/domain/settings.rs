@@ -7,7 +7,7 @@ use super::macros::with_defaults;
 use super::max_rate::MaxRate;
 use super::policy::RetryPolicy;
 use super::presets::Preset;
-use super::rules::{ErrorRule, default_rules};
+use super::rules::{ErrorRule, Then, default_rules};
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -81,6 +81,12 @@ impl QueueSettings {
     /// What holds for the jobs of a breaker key.
     pub fn limits_of_key(&self, key: &str) -> Option<&KeyLimits> {
         self.breaker_keys.iter().find(|limits| limits.keys.matches(key))
+    }
+
+    /// By which failures to reach what is called are retried, where the job does not set `max_retries`. None: as others.
+    pub fn policy_of_outages(&self) -> Option<&RetryPolicy> {
+        let applies = self.default_rules.iter().any(|rule| rule.then == Then::Patient);
+        self.patient.as_ref().filter(|_| applies)
     }
 }
 

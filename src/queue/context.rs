@@ -17,6 +17,13 @@ use std::time::Duration;
 pub struct StoreLimits {
     pub queues: usize,
     pub leases: usize,
+    /// Keys of jobs that are done, of a queue; the sweep forgets the oldest beyond it.
+    pub finished_keys: u64,
+}
+
+impl StoreLimits {
+    /// On every engine.
+    pub const FINISHED_KEYS: u64 = 1_000_000;
 }
 
 /// A little longer than a bucket.

@@ -127,7 +127,7 @@ fn not_found(id: &JobId, queue: Option<&QueueName>) -> Refusal {
 }
 
 pub(crate) fn key_not_found(key: &str, queue: &QueueName) -> Refusal {
-    Refusal::JobNotFound { id: format!("of key {key}"), searched: Some((queue.clone(), None)) }
+    Refusal::KeyNotFound { key: key.to_owned(), queue: queue.clone(), kept: None }
 }
 
 /// The token of a lease as its worker has it.

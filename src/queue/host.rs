@@ -213,7 +213,9 @@ impl<H: Host> Queues<H> {
     }
 
     fn refused(&self, mut refusal: Refusal) -> Error {
-        if let Refusal::JobNotFound { searched: Some((queue, kept)), .. } = &mut refusal {
+        if let Refusal::JobNotFound { searched: Some((queue, kept)), .. } | Refusal::KeyNotFound { queue, kept, .. } =
+            &mut refusal
+        {
             *kept = self.settings().queue(queue).completed_retention;
         }
         refusal.into()

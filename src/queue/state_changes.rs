@@ -35,8 +35,6 @@ const LAST_ATTEMPTS: u32 = 40;
 /// Types of error that a queue counts one by one; the rest is counted together.
 const ERROR_TYPES_MAX: usize = 1_000;
 const OTHER_ERROR_TYPES: &str = "(other)";
-/// Keys of finished jobs that a queue remembers; the sweep removes the oldest beyond it.
-pub(crate) const FINISHED_KEYS_MAX: u64 = 1_000_000;
 /// A caller's own id is held for so long after its job has ended.
 pub(crate) const ID_HELD: Duration = Duration::from_secs(600);
 

@@ -243,7 +243,7 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             *removed += ended;
             self.next.at(next);
         }
-        expired_records::forget_keys(self.store, self.queue, due).await?;
+        expired_records::forget_keys(self.store, self.cx, self.queue, due).await?;
         // What was done may have made something else due.
         if let Some(after) = Due::read(self.store, self.queue).await? {
             self.next.after(&after, &self.settings, self.cx, self.queue, self.now);

@@ -68,7 +68,7 @@ impl Fixture {
     }
 
     pub(crate) fn run<S: Storage>(&mut self, store: &mut S, verb: Verb) -> Answer {
-        let limits = StoreLimits { queues: self.max_queues, leases: 1_000 };
+        let limits = StoreLimits { queues: self.max_queues, leases: 1_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(Arc::new(self.settings.clone()), 7, &self.memory, limits);
         let answer = now(queue::run(store, &mut cx, verb));
         self.events = cx.events;

@@ -75,6 +75,7 @@ pub(crate) struct Fixture {
     pub(crate) events: Vec<Event>,
     clock: Arc<ManualClock>,
     memory: QueueMemory,
+    pub(crate) limits: StoreLimits,
     seed: u64,
 }
 
@@ -87,6 +88,7 @@ impl Fixture {
             events: Vec::new(),
             clock,
             memory: QueueMemory::default(),
+            limits: StoreLimits { queues: 100, leases: 1_000, finished_keys: 1_000 },
             seed: 0,
         }
     }
@@ -105,8 +107,7 @@ impl Fixture {
 
     pub(crate) fn try_run_at<S: Storage>(&mut self, mut store: S, verb: Verb) -> Result<Answer, StoreError> {
         self.seed += 1;
-        let limits = StoreLimits { queues: 100, leases: 1_000 };
-        let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, limits);
+        let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, self.limits);
         let answer = at_once(queue::run(&mut store, &mut cx, verb));
         self.events = cx.events;
         answer

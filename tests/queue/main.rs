@@ -9,6 +9,7 @@ mod enqueue;
 mod imported;
 mod in_doubt;
 mod jobs_fixture;
+mod keys;
 mod list_jobs;
 mod migrate;
 mod newer_records;

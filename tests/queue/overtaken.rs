@@ -173,7 +173,7 @@ impl Fixture {
 
     pub(crate) fn run_on(&self, mut server: OneServer, verb: Verb) -> Result<Answer> {
         let memory = QueueMemory::default();
-        let limits = StoreLimits { queues: 1_000, leases: 100_000 };
+        let limits = StoreLimits { queues: 1_000, leases: 100_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(self.settings.clone(), 7, &memory, limits);
         poll_once(queue::run(&mut server, &mut cx, verb)).and_then(|it| it)
     }

@@ -69,7 +69,7 @@ impl RedisStore {
         let shared = Arc::new(Shared {
             storage,
             notifier: notifier.clone(),
-            limits: StoreLimits { queues: max_queues, leases: usize::MAX },
+            limits: StoreLimits { queues: max_queues, leases: usize::MAX, finished_keys: StoreLimits::FINISHED_KEYS },
             calls: Arc::new(Semaphore::new(CALLS_MAX as usize)),
             joins: Mutex::default(),
         });

@@ -44,7 +44,7 @@ impl SqliteStore {
     }
 
     pub fn default_limits() -> StoreLimits {
-        StoreLimits { queues: Limits::default().queues, leases: LEASES_MAX }
+        StoreLimits { queues: Limits::default().queues, leases: LEASES_MAX, finished_keys: StoreLimits::FINISHED_KEYS }
     }
 }
 

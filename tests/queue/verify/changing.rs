@@ -42,7 +42,7 @@ impl Others {
     }
 
     fn run(&mut self, store: &mut MemoryStorage, verb: Verb) -> Answer {
-        let limits = StoreLimits { queues: 10, leases: 1_000 };
+        let limits = StoreLimits { queues: 10, leases: 1_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(Arc::default(), self.steps, &self.memory, limits);
         now(redrive::queue::run(store, &mut cx, verb))
     }
