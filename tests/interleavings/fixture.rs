@@ -183,7 +183,7 @@ pub(crate) fn claim_of(worker: &str, request: &str) -> Verb {
 }
 
 fn ack(lease: Lease) -> Ack {
-    Ack { lease, note: String::new(), result: bytes::Bytes::new() }
+    Ack { lease, note: String::new(), result: bytes::Bytes::new(), breaker_key: String::new() }
 }
 
 pub(crate) fn nack_of(lease: Lease, outcome: Outcome) -> Verb {
