@@ -50,9 +50,13 @@ pub fn waiting_because(view: &JobView, settings: &Settings, now: Timestamp) -> S
 
 /// Why a READY job waits while its queue's breaker is not closed.
 fn held_back(breaker: &Breaker, settings: &BreakerSettings, now: Timestamp) -> String {
+    let name = match breaker.key.as_str() {
+        "" => "the queue's breaker".to_owned(),
+        key => format!("the breaker of {key}"),
+    };
     if let Some(forced) = &breaker.forced {
         let reason = if forced.reason.is_empty() { "no reason given" } else { &forced.reason };
-        return format!("the queue's breaker is forced open until it is reset: {reason}");
+        return format!("{name} is forced open until it is reset: {reason}");
     }
     if breaker.state(settings, now) == BreakerState::Recovering {
         let load = breaker.outage.as_ref().map_or(0.0, |outage| outage.recovery.load);
@@ -62,7 +66,7 @@ fn held_back(breaker: &Breaker, settings: &BreakerSettings, now: Timestamp) -> S
         );
     }
     match breaker.probe_at(settings, now) {
-        Some(at) => format!("the queue's breaker is open until {at}, after {}", breaker.last_error),
-        None => format!("the queue's breaker is half open and lets out only probes, after {}", breaker.last_error),
+        Some(at) => format!("{name} is open until {at}, after {}", breaker.last_error),
+        None => format!("{name} is half open and lets out only probes, after {}", breaker.last_error),
     }
 }
