@@ -376,7 +376,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             if asked_for.len() >= RULES_MAX || !ruled.insert(*group) {
                 continue;
             }
-            // A queue whose groups nobody has looked for yet is looked at whole.
+            // A queue whose groups were not looked for yet is looked at whole.
             breaker_keys::remembered(self.store, self.cx, self.queue).await?;
             QueueFacts::read_anew(self.store, self.queue, *group, self.cx).await?;
             asked_for.push(*group);

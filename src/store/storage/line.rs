@@ -1,4 +1,4 @@
-//! Which jobs a take takes, for engines that look in Rust: `take.lua` does the same.
+//! Which jobs a take takes, for engines that look in Rust: `take_groups.lua` does the same.
 
 use super::limits::{Allowance, Measures};
 use super::{GroupState, Meter, NO_GROUP, Position, Rule, Stop, Take, Version, WHOLE_QUEUE};
