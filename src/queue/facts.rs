@@ -12,7 +12,7 @@ use crate::queue::Depths;
 use crate::store::Result;
 use crate::store::storage::{
     CounterGroup, Entry, Fence, Index, Len, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
-    WHOLE_QUEUE, flag,
+    WHOLE_QUEUE, flag, group_of, transitions_of,
 };
 use bytes::Bytes;
 use std::{collections::HashMap, sync::Arc};
@@ -136,6 +136,12 @@ impl QueueFacts {
             cx.available(queue, &facts, ready, now);
         }
         Ok(())
+    }
+
+    /// The breaker has made a transition since this epoch began: its outcomes count nowhere.
+    pub(crate) fn is_over(&self, epoch: u32) -> bool {
+        let now = self.breaker.transitions;
+        group_of(epoch) == group_of(self.version.epoch) && transitions_of(epoch, now) < now
     }
 
     /// When its pause ends by the clock.

@@ -121,7 +121,9 @@ async fn ack_batch<S: Storage>(
             let facts = if looks(&ack.lease) { leases.next() } else { None };
             plan.end(ack, facts.and_then(Option::as_ref));
         }
-        plan.count(&acks);
+        // As far as this process knows.
+        let known = cx.memory.facts(queue);
+        plan.count(&acks, |lease| known.as_ref().is_some_and(|facts| facts.is_over(lease.epoch)));
         let guarded = flag::PROBE | flag::RAMP;
         let probes = acks.iter().map(|(_, ack)| &ack.lease).filter(|lease| lease.flags & guarded != 0);
         let after = match facts {
@@ -234,13 +236,14 @@ impl AckPlan<'_> {
         self.changes.remove_job(number, flags | job.traits);
     }
 
-    fn count(&mut self, acks: &[(usize, &Ack)]) {
+    /// `is_over`: the epoch of a lease is known to be.
+    fn count(&mut self, acks: &[(usize, &Ack)], is_over: impl Fn(&Lease) -> bool) {
         let mut epochs: Vec<(u32, Successes)> = Vec::with_capacity(1);
         let mut retried = 0;
         for (_, Ack { lease, .. }) in acks {
             retried += u64::from(lease.flags & flag::RETRIED != 0);
-            if lease.flags & (flag::PROBE | flag::RAMP) != 0 {
-                // The breaker is told of each.
+            if lease.flags & (flag::PROBE | flag::RAMP) != 0 || is_over(lease) {
+                // The breaker is told of each; or it is not to hear of them.
                 continue;
             }
             let success = Successes::of(lease.started_at, self.now, lease.flags & flag::FAILED != 0);
