@@ -176,7 +176,7 @@ async fn lives(store: &RedisStore) {
     };
     let claimed = store.claim(claim).await.unwrap().jobs.delivered();
     assert_eq!(claimed.len(), BATCH, "there are as many jobs as workers ask for");
-    let ack = |lease| Ack { lease, note: String::new(), result: Default::default() };
+    let ack = |lease| Ack { lease, note: String::new(), result: Default::default(), breaker_key: String::new() };
     let acks = claimed.into_iter().map(|job| ack(job.delivery.lease)).collect();
     let settled = store.settle(Settlements { acks, ..Settlements::default() }).await.unwrap();
     assert!(settled.acks.iter().all(Result::is_ok));

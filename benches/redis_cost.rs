@@ -238,7 +238,7 @@ impl<H: Host> Work<H> {
     }
 
     async fn ack(&self, leases: Vec<Lease>) {
-        let ack = |lease| Ack { lease, note: String::new(), result: Default::default() };
+        let ack = |lease| Ack { lease, note: String::new(), result: Default::default(), breaker_key: String::new() };
         let acks = leases.into_iter().map(ack).collect();
         self.settle(Settlements { acks, ..Settlements::default() }).await;
     }

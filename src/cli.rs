@@ -264,6 +264,9 @@ fn report(config: &Config) -> String {
             None => text += &format!("{:<width$}  {horizon}\n", label(&named.queue)),
             Some(rule) => text += &format!("{:<width$}    {rule}: {horizon}\n", ""),
         }
+        if let Some(horizon) = named.horizon_of_outages() {
+            text += &format!("{:<width$}    {horizon}\n", "");
+        }
     }
     let exposed = config.check_exposure().err().map(|exposed| format!("serve: {exposed}"));
     for warning in config.warnings.iter().chain(&exposed) {

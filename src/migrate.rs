@@ -194,11 +194,12 @@ impl<S: Host, T: Host> Copying<'_, S, T> {
     /// What holds the queue back comes first: nothing of it is handed out by a server that starts too early.
     async fn holds(&self, queue: &QueueView) -> Result<(), Error> {
         let breakers = self.source.breakers(vec![queue.name.clone()]).await;
-        let BreakerViews { work, dead_letters } = breakers.map_err(Error::Source)?.pop().unwrap_or_default();
+        let BreakerViews { work, keys, dead_letters } = breakers.map_err(Error::Source)?.pop().unwrap_or_default();
         let now = self.target.now();
         let holds = QueueHolds {
             pause: queue.pause.clone().filter(|pause| pause.holds(now)),
             work: work.breaker,
+            keys: keys.into_iter().map(|key| key.breaker).filter(|breaker| !breaker.is_at_rest()).collect(),
             dead_letters: dead_letters.breaker,
         };
         self.import(&queue.name, holds, Vec::new()).await.map(|_| ())

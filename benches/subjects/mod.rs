@@ -75,7 +75,7 @@ impl Subject {
     }
 
     pub(crate) fn ack(&mut self, leases: Vec<Lease>) {
-        let ack = |lease| Ack { lease, note: String::new(), result: Bytes::new() };
+        let ack = |lease| Ack { lease, note: String::new(), result: Bytes::new(), breaker_key: String::new() };
         let acks = leases.into_iter().map(ack).collect();
         self.settle(Settlements { acks, ..Settlements::default() });
     }
@@ -173,6 +173,7 @@ pub(crate) fn new_job() -> NewJob {
         policy: None,
         on_conflict: OnConflict::default(),
         key_ttl: None,
+        breaker_key: None,
     }
 }
 
@@ -196,6 +197,7 @@ pub(crate) fn spec() -> Spec {
         expires_at: None,
         policy: None,
         key_ttl: None,
+        breaker_key: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a reload changes, in the words of the file.
 
 use crate::domain::duration::human;
-use crate::domain::{BreakerSettings, DeadLetterSettings, ErrorRule, QueueSettings, RetryPolicy, Settings};
+use crate::domain::{BreakerSettings, DeadLetterSettings, ErrorRule, KeyLimits, QueueSettings, RetryPolicy, Settings};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -28,22 +28,30 @@ fn of_queue(label: &str, old: &QueueSettings, new: &QueueSettings) -> Vec<String
             lines.push(format!("{label}: {key} {before} -> {after}"));
         }
     }
+    // It changes with a field that is set to what it was by default, too.
+    let (before, after) = (old.policy_of_outages(), new.policy_of_outages());
+    if before != after {
+        let waits =
+            |policy: Option<&RetryPolicy>| policy.map_or_else(|| "as other failures".into(), RetryPolicy::horizon);
+        lines.push(format!("{label}: what is down {} -> {}", waits(before), waits(after)));
+    }
     for (key, before, after) in
         [("rules", &old.rules, &new.rules), ("default_rules", &old.default_rules, &new.default_rules)]
     {
         if before != after {
-            lines.push(format!("{label}: {key} {} -> {}", in_words(before), in_words(after)));
+            let other = if before.len() == after.len() { "other " } else { "" };
+            lines.push(format!("{label}: {key} {} -> {}", in_words("", before), in_words(other, after)));
         }
     }
     lines
 }
 
 /// A rule is too long for a line of the log: how many there are, and that they differ, is said.
-fn in_words(rules: &[ErrorRule]) -> String {
+fn in_words(other: &str, rules: &[ErrorRule]) -> String {
     match rules {
         [] => "none".into(),
-        [_] => "1 rule".into(),
-        rules => format!("{} rules", rules.len()),
+        [_] => format!("1 {other}rule"),
+        rules => format!("{} {other}rules", rules.len()),
     }
 }
 
@@ -51,7 +59,7 @@ fn in_words(rules: &[ErrorRule]) -> String {
 fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     let QueueSettings {
         policy,
-        // Follows from `policy`.
+        // [`of_queue`] compares it.
         patient: _,
         rules: _,
         default_rules: _,
@@ -60,6 +68,7 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
         max_retry_after,
         max_in_flight,
         max_rate,
+        breaker_keys,
         max_depth,
         key_retention,
         dead_jobs_hold_keys,
@@ -75,6 +84,7 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     let unlimited = || "unlimited".to_owned();
     add("max_in_flight", max_in_flight.map_or_else(unlimited, |most| most.to_string()));
     add("max_rate", max_rate.map_or_else(unlimited, |rate| rate.to_string()));
+    add("breaker_keys", of_breaker_keys(breaker_keys));
     add("max_depth", max_depth.map_or_else(unlimited, |depth| depth.to_string()));
     add("key_retention", human(*key_retention));
     add("dead_jobs_hold_keys", dead_jobs_hold_keys.to_string());
@@ -85,6 +95,18 @@ fn keys(settings: &QueueSettings) -> Vec<(String, String)> {
     keys.push(("dead_letters.retention".into(), retention.map_or_else(|| "forever".into(), human)));
     keys.extend(of_breaker("dead_letters.breaker", breaker));
     keys
+}
+
+fn of_breaker_keys(limits: &[KeyLimits]) -> String {
+    let one = |KeyLimits { keys, max_in_flight, max_rate }: &KeyLimits| {
+        let in_flight = max_in_flight.map(|most| format!(" max_in_flight {most}")).unwrap_or_default();
+        let rate = max_rate.map(|rate| format!(" max_rate {rate}")).unwrap_or_default();
+        format!("{:?}{in_flight}{rate}", keys.as_str())
+    };
+    match limits {
+        [] => "none".into(),
+        limits => limits.iter().map(one).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn of_policy(policy: &RetryPolicy) -> Vec<(String, String)> {

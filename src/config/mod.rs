@@ -198,9 +198,16 @@ pub struct NamedPolicy {
     /// The error rule it belongs to.
     pub rule: Option<String>,
     pub policy: RetryPolicy,
+    /// Of a queue: the one for what is down, where that is another.
+    pub of_outages: Option<RetryPolicy>,
 }
 
 impl NamedPolicy {
+    /// How long it keeps trying what is down, for people.
+    pub fn horizon_of_outages(&self) -> Option<String> {
+        self.of_outages.as_ref().map(|policy| format!("what is down: {}", policy.horizon()))
+    }
+
     fn warnings(&self) -> Vec<String> {
         let queue = self.queue.as_ref().map_or_else(|| "[defaults]".to_owned(), |name| format!("[queues.{name}]"));
         let rule = self.rule.as_ref().map_or_else(String::new, |rule| format!(" {rule}"));
@@ -209,8 +216,9 @@ impl NamedPolicy {
 }
 
 fn of_queue(name: Option<&QueueName>, settings: &QueueSettings) -> Vec<NamedPolicy> {
-    let named = |rule, policy| NamedPolicy { queue: name.map(ToString::to_string), rule, policy };
-    let mut policies = vec![named(None, settings.policy.clone())];
+    let named = |rule, policy| NamedPolicy { queue: name.map(ToString::to_string), rule, policy, of_outages: None };
+    let of_outages = settings.policy_of_outages().cloned();
+    let mut policies = vec![NamedPolicy { of_outages, ..named(None, settings.policy.clone()) }];
     for rule in &settings.rules {
         if let Some(over) = rule.then.policy() {
             policies.push(named(Some(rule.name.clone()), settings.policy.apply(over)));

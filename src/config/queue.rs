@@ -4,7 +4,7 @@ use super::toml_reader::{TomlReader, duration_within};
 use super::{policy, rules};
 use crate::domain::duration::human;
 use crate::domain::{
-    BreakerSettings, DeadLetterSettings, LONGEST_DELAY, Limits, MaxRate, QueueSettings, default_rules,
+    BreakerSettings, DeadLetterSettings, Glob, KeyLimits, LONGEST_DELAY, Limits, MaxRate, QueueSettings, default_rules,
 };
 use std::{ops::RangeInclusive, time::Duration};
 use toml::de::DeValue;
@@ -40,12 +40,8 @@ pub(super) fn read(reader: &TomlReader<'_>, base: &QueueSettings) -> QueueSettin
         max_run_time: max_run_time.unwrap_or(base.max_run_time),
         max_retry_after: reader.duration("max_retry_after", up_to(LONGEST_DELAY)).unwrap_or(base.max_retry_after),
         max_in_flight: unlimited(reader, "max_in_flight", 1..=MOST_IN_FLIGHT).unwrap_or(base.max_in_flight),
-        max_rate: reader
-            .parsed("max_rate", "a rate in quotes such as \"200/s\", or \"unlimited\"", |text| match text {
-                "unlimited" => Ok(None),
-                text => MaxRate::parse(text).map(Some),
-            })
-            .unwrap_or(base.max_rate),
+        max_rate: max_rate(reader).unwrap_or(base.max_rate),
+        breaker_keys: breaker_keys(reader).unwrap_or_else(|| base.breaker_keys.clone()),
         max_depth: unlimited(reader, "max_depth", 1..=MOST_JOBS).unwrap_or(base.max_depth),
         key_retention: reader.duration("key_retention", up_to(LONGEST_RETENTION)).unwrap_or(base.key_retention),
         dead_jobs_hold_keys: reader.bool("dead_jobs_hold_keys").unwrap_or(base.dead_jobs_hold_keys),
@@ -91,6 +87,24 @@ fn check_rules(reader: &TomlReader<'_>, base: &QueueSettings, settings: &QueueSe
             reader.problems().report(at.clone(), message);
         }
     }
+}
+
+fn max_rate(reader: &TomlReader<'_>) -> Option<Option<MaxRate>> {
+    reader.parsed("max_rate", "a rate in quotes such as \"200/s\", or \"unlimited\"", |text| match text {
+        "unlimited" => Ok(None),
+        text => MaxRate::parse(text).map(Some),
+    })
+}
+
+/// `[queues.NAME.breaker_keys."GLOB"]`, in the order in which they stand in the file.
+fn breaker_keys(reader: &TomlReader<'_>) -> Option<Vec<KeyLimits>> {
+    let tables = reader.tables("breaker_keys")?;
+    let limits = tables.into_iter().map(|(keys, table)| KeyLimits {
+        keys: Glob::new(keys),
+        max_in_flight: unlimited(&table, "max_in_flight", 1..=MOST_IN_FLIGHT).flatten(),
+        max_rate: max_rate(&table).flatten(),
+    });
+    Some(limits.collect())
 }
 
 fn breaker(reader: &TomlReader<'_>, base: &BreakerSettings) -> BreakerSettings {

@@ -197,6 +197,23 @@ impl<'a> TomlReader<'a> {
         Some(self.inner(key, table))
     }
 
+    /// Tables inside the one under this key, by names of the user's own, in the order in which they stand in the file.
+    pub(super) fn tables(&self, key: &'static str) -> Option<Vec<(&'a str, TomlReader<'a>)>> {
+        let (all, _) = self.read(key, "a table of tables", DeValue::as_table)?;
+        let mut tables: Vec<_> = all.iter().collect();
+        tables.sort_by_key(|(name, _)| name.span().start);
+        let mut readers = Vec::with_capacity(tables.len());
+        for (name, value) in tables {
+            let name = name.get_ref().as_ref();
+            let place = format!("{key}.{name:?}");
+            match value.get_ref().as_table() {
+                Some(table) => readers.push((name, self.inner(&place, table))),
+                None => self.wrong_type(&place, "a table", value),
+            }
+        }
+        Some(readers)
+    }
+
     /// A table found inside this one under `key`.
     pub(super) fn inner(&self, key: &str, table: &'a DeTable<'a>) -> TomlReader<'a> {
         let name = if self.name.is_empty() { format!("[{key}]") } else { format!("{key} of {}", self.name) };

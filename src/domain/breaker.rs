@@ -53,21 +53,29 @@ pub enum BreakerKind {
     DeadLetters,
 }
 
-/// `queue:emails` or `dlq:emails`.
+/// `queue:emails`, `queue:emails/smtp.example.com` or `dlq:emails`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerName {
     pub queue: QueueName,
     pub kind: BreakerKind,
+    /// The breaker key whose jobs it is for. Empty: those without one.
+    pub key: String,
 }
 
 impl BreakerName {
     pub fn parse(name: &str) -> Option<Self> {
-        let (kind, queue) = match name.split_once(':')? {
-            ("queue", queue) => (BreakerKind::Work, queue),
-            ("dlq", queue) => (BreakerKind::DeadLetters, queue),
+        let (kind, rest) = match name.split_once(':')? {
+            ("queue", rest) => (BreakerKind::Work, rest),
+            ("dlq", rest) => (BreakerKind::DeadLetters, rest),
             _ => return None,
         };
-        Some(Self { queue: QueueName::parse(queue)?, kind })
+        // No queue has a slash in its name; a key may have any.
+        let (queue, key) = match rest.split_once('/') {
+            Some((_, key)) if key.is_empty() || kind == BreakerKind::DeadLetters => return None,
+            Some((queue, key)) => (queue, key.to_owned()),
+            None => (rest, String::new()),
+        };
+        Some(Self { queue: QueueName::parse(queue)?, kind, key })
     }
 }
 
@@ -77,7 +85,8 @@ impl fmt::Display for BreakerName {
             BreakerKind::Work => "queue",
             BreakerKind::DeadLetters => "dlq",
         };
-        write!(f, "{kind}:{}", self.queue)
+        write!(f, "{kind}:{}", self.queue)?;
+        if self.key.is_empty() { Ok(()) } else { write!(f, "/{}", self.key) }
     }
 }
 
@@ -100,6 +109,8 @@ pub struct Breaker {
     pub returned: Vec<CountedFailure>,
     /// The last transitions, oldest first.
     pub log: Vec<Transition>,
+    /// The breaker key that it is of. Empty: it is its queue's own.
+    pub key: String,
 }
 
 /// From the first opening until it is closed.
@@ -199,6 +210,11 @@ impl Breaker {
         self.outage.is_none() && self.forced.is_none()
     }
 
+    /// The same, or an operator says so.
+    pub fn lets_all_out(&self) -> bool {
+        self.outage.is_none() && self.forced.as_ref().is_none_or(|forced| !forced.open)
+    }
+
     fn nothing_opens_it(&self, settings: &BreakerSettings) -> bool {
         self.forced.is_some() || settings.disabled
     }
@@ -235,6 +251,14 @@ impl Breaker {
         self.outage.as_ref().filter(|outage| outage.recovering).map(|outage| &outage.recovery)
     }
 
+    /// What a delivery that began then remembers of it, where the job was handed out under another breaker.
+    pub fn epoch_at(&self, started_at: Timestamp) -> BreakerEpoch {
+        let since = self.log.last().is_none_or(|last| last.at <= started_at);
+        // Those of an earlier one change nothing, whichever it was.
+        let transitions = if since { self.transitions } else { self.transitions.wrapping_sub(1) };
+        BreakerEpoch { transitions, probe: false }
+    }
+
     fn is_current(&self, epoch: BreakerEpoch) -> bool {
         epoch.transitions == self.transitions
     }
@@ -262,8 +286,8 @@ impl Breaker {
     pub fn reset(&mut self, now: Timestamp) {
         self.transit(BreakerState::Closed, "reset".into(), now);
         let (transitions, log) = (self.transitions, std::mem::take(&mut self.log));
-        let returned = std::mem::take(&mut self.returned);
-        *self = Self { transitions, log, returned, ..Self::default() };
+        let (returned, key) = (std::mem::take(&mut self.returned), std::mem::take(&mut self.key));
+        *self = Self { transitions, log, returned, key, ..Self::default() };
     }
 
     /// When it last opened; none while it is closed or recovering.

@@ -30,6 +30,11 @@ pub const ERROR_CATEGORIES: &str = include_str!("error_categories.txt");
 static TABLE: LazyLock<CategoryTable<'static>> = LazyLock::new(|| CategoryTable::read(ERROR_CATEGORIES).0);
 
 impl Failure {
+    /// By the worker, not derived.
+    pub(super) fn category_given(&self) -> bool {
+        self.category.is_some() && !self.category_derived
+    }
+
     /// With the category that its other fields speak for, where the worker gave none.
     pub fn with_category(mut self) -> Self {
         self.category_derived = false;

@@ -24,6 +24,8 @@ pub struct Failure {
     pub truncated: bool,
     /// It came with details that were not kept.
     pub details_dropped: bool,
+    /// What failed: the breaker of this key hears of it. Empty: that of the job's own key.
+    pub breaker_key: String,
 }
 
 /// The type of a failure that does not say one.
@@ -50,6 +52,7 @@ impl Failure {
     pub fn bytes(&self) -> usize {
         self.error_type.len()
             + self.code.len()
+            + self.breaker_key.len()
             + self.message.len()
             + self.stack_trace.len()
             + self.response_body.len()
@@ -80,6 +83,7 @@ impl Failure {
             http_status: self.http_status,
             truncated: self.truncated || left_out,
             details_dropped: self.details_dropped,
+            breaker_key: self.breaker_key.clone(),
             ..Self::default()
         }
     }

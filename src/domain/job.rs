@@ -7,7 +7,7 @@
 //!                  └── failed, retries left ────────────┤
 //!                                                       └── beyond hope ──► DEAD ──Requeue──► READY
 //! ```
-//! What becomes of a LEASED job that was not acknowledged is decided in `decision.rs`.
+//! What becomes of a LEASED job that was not acknowledged is decided in `retry.rs`.
 
 use super::breaker::BreakerState;
 use super::failure::Failure;
@@ -89,6 +89,8 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// How long its key is held from now on, instead of the queue's `key_retention`.
     pub key_ttl: Option<Duration>,
+    /// What its worker depends on: the breaker of this key holds it.
+    pub breaker_key: Option<String>,
 }
 
 /// What follows where another job has its id or key.
@@ -129,6 +131,7 @@ impl NewJob {
             expires_at,
             policy: self.policy,
             key_ttl: self.key_ttl,
+            breaker_key: self.breaker_key,
         };
         (spec, state)
     }
@@ -154,6 +157,8 @@ pub struct Spec {
     pub expires_at: Option<Timestamp>,
     pub policy: Option<Box<PolicyOverride>>,
     pub key_ttl: Option<Duration>,
+    /// As it was enqueued with; a failure may have named another one since.
+    pub breaker_key: Option<String>,
 }
 
 impl Spec {

@@ -29,7 +29,7 @@ limits! {
     lease_min: Duration = Duration::from_secs(1);
     lease_max: Duration = Duration::from_secs(24 * 3600);
     delay: Duration = Duration::from_secs(366 * 24 * 3600);
-    /// Job type, id, key, request id, worker id, content type, error type.
+    /// Job type, id, key, request id, worker id, content type, error type and code.
     name_bytes: usize = 256;
     note_bytes: usize = 1 << 10;
     checkpoint_bytes: usize = 16 << 10;

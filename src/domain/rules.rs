@@ -46,8 +46,8 @@ impl Then {
 pub struct Matcher {
     /// Given by the worker or derived.
     pub category: Option<FailureCategory>,
-    /// Only a category that the worker gave itself, for default rules.
-    pub category_given: bool,
+    /// For default rules: whether the worker gave a category itself. None: it does not matter.
+    pub category_given: Option<bool>,
     pub code: Option<Glob>,
     pub error_type: Option<Glob>,
     pub http_status: Option<StatusPattern>,
@@ -79,7 +79,7 @@ impl Matcher {
     /// `waits`: the worker asks for a `retry_after`.
     pub fn matches(&self, failure: &Failure, waits: bool) -> bool {
         self.category.is_none_or(|category| failure.category == Some(category))
-            && !(self.category_given && failure.category_derived)
+            && self.category_given.is_none_or(|given| given == failure.category_given())
             && (waits || !self.with_retry_after)
             && self.code.as_ref().is_none_or(|glob| glob.matches(&failure.code))
             && self.error_type.as_ref().is_none_or(|glob| glob.matches(&failure.error_type))
@@ -145,13 +145,14 @@ pub fn default_rules() -> Vec<ErrorRule> {
     let rule = |matcher: Matcher, then| ErrorRule { name: format!("default: {matcher}"), matcher, then };
 
     let types = ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"];
+    // A category that the worker gave says more than the name of a type.
     let types = types.map(|error_type| ErrorRule {
         name: format!("default: {error_type}"),
-        matcher: Matcher { error_type: Some(Glob::new(error_type)), ..Matcher::default() },
+        matcher: Matcher { error_type: Some(Glob::new(error_type)), category_given: Some(false), ..Matcher::default() },
         then: Then::DeadLetter,
     });
     let given = [Invalid, NotFound, Unauthorized, Forbidden]
-        .map(|category| rule(Matcher { category_given: true, ..on(category) }, Then::DeadLetter));
+        .map(|category| rule(Matcher { category_given: Some(true), ..on(category) }, Then::DeadLetter));
     // With the category that follows from it: another one is the worker's own word, which wins.
     let statuses = [(400, Invalid), (410, NotFound), (422, Invalid)].map(|(status, category)| {
         let http_status = Some(StatusPattern::Exact(status));

@@ -1,12 +1,13 @@
 //! What the operator decided about queues, resolved: every field has its value.
 
 use super::breaker::{BreakerKind, BreakerName};
+use super::glob::Glob;
 use super::ids::QueueName;
 use super::macros::with_defaults;
 use super::max_rate::MaxRate;
 use super::policy::RetryPolicy;
 use super::presets::Preset;
-use super::rules::{ErrorRule, default_rules};
+use super::rules::{ErrorRule, Then, default_rules};
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -63,6 +64,8 @@ with_defaults! {
         max_in_flight: Option<u64> = None,
         /// Jobs that are handed out each second, by all servers.
         max_rate: Option<MaxRate> = None,
+        /// Limits of the jobs of each breaker key by itself: the first glob that fits it counts.
+        breaker_keys: Vec<KeyLimits> = Vec::new(),
         /// Jobs that are not dead; none: no limit.
         max_depth: Option<u64> = None,
         key_retention: Duration = Duration::from_secs(3600),
@@ -72,6 +75,27 @@ with_defaults! {
         breaker: BreakerSettings = BreakerSettings::default(),
         dead_letters: DeadLetterSettings = DeadLetterSettings::default(),
     }
+}
+
+impl QueueSettings {
+    /// What holds for the jobs of a breaker key.
+    pub fn limits_of_key(&self, key: &str) -> Option<&KeyLimits> {
+        self.breaker_keys.iter().find(|limits| limits.keys.matches(key))
+    }
+
+    /// By which failures to reach what is called are retried, where the job does not set `max_retries`. None: as others.
+    pub fn policy_of_outages(&self) -> Option<&RetryPolicy> {
+        let applies = self.default_rules.iter().any(|rule| rule.then == Then::Patient);
+        self.patient.as_ref().filter(|_| applies)
+    }
+}
+
+/// Limits of the jobs of each breaker key that fits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyLimits {
+    pub keys: Glob,
+    pub max_in_flight: Option<u64>,
+    pub max_rate: Option<MaxRate>,
 }
 
 with_defaults! {

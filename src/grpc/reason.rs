@@ -45,7 +45,7 @@ reasons! {
     JobNotFound "JOB_NOT_FOUND" NotFound
         "there is no such job: it never was, it was removed, or it is done and not kept"
     QueueNotFound "QUEUE_NOT_FOUND" NotFound
-        "the queue is not configured, and nothing was enqueued to it"
+        "there is no such queue: it is not configured, and no job, requeue or pause has made it"
     BreakerNotFound "BREAKER_NOT_FOUND" NotFound
         "no queue has this breaker; BreakerStatus without a name lists all"
     LeaseLost "LEASE_LOST" FailedPrecondition

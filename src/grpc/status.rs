@@ -232,21 +232,23 @@ fn explain(refusal: &Refusal) -> Explanation {
                     let kept = "completed jobs are kept only where their queue sets completed_retention";
                     (String::new(), kept.to_owned())
                 }
-                Some((queue, None)) => {
-                    let kept = "this queue keeps no completed jobs, since it sets no completed_retention";
-                    (format!(" in {queue}"), kept.to_owned())
-                }
-                Some((queue, Some(kept))) => {
-                    (format!(" in {queue}"), format!("this queue keeps completed jobs for {}", human(*kept)))
-                }
+                Some((queue, kept)) => (format!(" in {queue}"), completed_jobs(*kept)),
             };
             let message = format!("there is no job {id:?}{place}: it never was, it was removed, or it is done; {kept}");
             Explanation::new(Reason::JobNotFound, message).fact("job_id", id)
         }
+        Refusal::KeyNotFound { key, queue, kept } => {
+            let kept = completed_jobs(*kept);
+            let message = format!(
+                "there is no job with idempotency_key {key:?} in {queue}: it never was, its key is held no longer, it was \
+                 removed, or it is done; {kept}"
+            );
+            Explanation::new(Reason::JobNotFound, message).fact("idempotency_key", key).fact("queue", queue)
+        }
         Refusal::QueueNotFound { queue } => {
             let message = format!(
-                "there is no queue {queue}: it comes into being with its first job or in the \
-                 configuration; ListQueues tells which there are"
+                "there is no queue {queue}: it comes into being with its first job, with PauseQueue, as the target of a \
+                 requeue, or in the configuration; ListQueues tells which there are"
             );
             Explanation::new(Reason::QueueNotFound, message).fact("queue", queue)
         }
@@ -329,6 +331,14 @@ fn explain(refusal: &Refusal) -> Explanation {
     }
 }
 
+/// Of one queue.
+fn completed_jobs(kept: Option<Duration>) -> String {
+    match kept {
+        None => "this queue keeps no completed jobs, since it sets no completed_retention".into(),
+        Some(kept) => format!("this queue keeps completed jobs for {}", human(kept)),
+    }
+}
+
 fn explain_store(error: &StoreError) -> Explanation {
     let (reason, after, what, detail) = match error {
         StoreError::Unavailable(detail) => {
@@ -351,8 +361,8 @@ fn explain_store(error: &StoreError) -> Explanation {
         StoreError::MemoryLow(detail) => (
             Reason::DiskLow,
             LATER,
-            "Redis has used all the memory that it may, so no new jobs are taken while those there are \
-             can still be finished; raise its maxmemory or let jobs finish, then try again",
+            "Redis has used all the memory that it may, and refused this call; raise its maxmemory or let jobs \
+             finish, then try again",
             detail,
         ),
         StoreError::Overloaded(detail) => (

@@ -1,6 +1,6 @@
 //! The calls: each runs one verb. Calls of one kind that wait for the same engine may be joined and run as one.
 
-use super::context::CallContext;
+use super::context::{CallContext, after_some};
 use super::enqueue::{self, Incoming};
 use super::handover::UndeliveredClaim;
 use super::refusal::{self, Error, Refusal};
@@ -164,7 +164,7 @@ pub async fn run<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb
     match answer(store, cx, verb).await {
         Ok(answer) => Ok(answer),
         Err(Error::Refused(refusal)) => Ok(Answer::Refused(refusal)),
-        Err(Error::Store(error)) => Err(error),
+        Err(Error::Store(error)) => Err(after_some(error, cx.begun)),
     }
 }
 

@@ -2,6 +2,7 @@
 //! nothing for a while, and everything else goes on.
 
 use super::answers::ask;
+use super::breaker_keys::{self, KeyGroups};
 use super::context::{CallContext, epoch};
 use super::facts::{OutcomeFacts, QueueFacts, Rounds};
 use super::records;
@@ -26,16 +27,16 @@ use std::time::Duration;
 const FORGOTTEN_EPOCHS: u64 = 16;
 
 /// The breaker has changed: its record, and a version that no server has yet. `facts` are those after the batch.
-pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, cx: &mut CallContext<'_>) {
-    if epoch(&facts.breaker) != facts.version.epoch {
+pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, queue: &QueueName, cx: &mut CallContext<'_>) {
+    if epoch(facts.group, &facts.breaker) != facts.version.epoch {
         facts.probes.clear();
         let transitions = facts.breaker.transitions;
         let over = transitions.saturating_sub(FORGOTTEN_EPOCHS)..transitions;
-        over.for_each(|transitions| changes.forget_sums(epoch_of(NO_GROUP, transitions)));
+        over.for_each(|transitions| changes.forget_sums(epoch_of(facts.group, transitions)));
     }
-    facts.version = cx.new_version(&facts.breaker);
+    facts.version = cx.new_version(queue, facts.group, &facts.breaker);
     facts.put_breaker_record(changes);
-    changes.put(Table::Version, RecordKey::Group(NO_GROUP), Bytes::copy_from_slice(&facts.version.bytes()));
+    changes.put(Table::Version, RecordKey::Group(facts.group), Bytes::copy_from_slice(&facts.version.bytes()));
 }
 
 /// The facts of a queue that an operator means: one that is configured is made if need be.
@@ -80,11 +81,14 @@ pub(crate) async fn put_breakers<S: Storage>(
     let mut changes = Changes::default();
     let work = after.breaker != before.breaker;
     if work {
-        changes.fence(before.version.fence(NO_GROUP));
-        put_breaker(&mut changes, &mut after, cx);
+        changes.fence(before.version.fence(before.group));
+        put_breaker(&mut changes, &mut after, queue, cx);
         if after.breaker.transitions != before.breaker.transitions {
             let stats = OutcomeStats::new(after.breaker.usual.clone(), now);
             OutcomeFacts::default().put(stats, &mut after, &mut changes);
+            if forced_open(&before.breaker) || forced_open(&after.breaker) {
+                hold_all(&mut changes, before, &mut after, cx);
+            }
         }
         changes.publish(Publish::Always);
     }
@@ -115,52 +119,74 @@ pub(crate) async fn put_breakers<S: Storage>(
     Ok(Some((after, done.ready)))
 }
 
+fn forced_open(breaker: &Breaker) -> bool {
+    breaker.forced.as_ref().is_some_and(|forced| forced.open)
+}
+
+/// The queue's own breaker, forced open, holds jobs with a breaker key too: no server takes any before it has heard of it.
+fn hold_all(changes: &mut Changes, before: &QueueFacts, after: &mut QueueFacts, cx: &mut CallContext<'_>) {
+    if before.group == NO_GROUP {
+        after.whole = Version { random: (cx.rng.next_u64() | 1).to_be_bytes(), ..before.whole };
+        changes.fence(before.whole.fence(WHOLE_QUEUE));
+        changes.put(Table::Version, RecordKey::Group(WHOLE_QUEUE), Bytes::copy_from_slice(&after.whole.bytes()));
+    }
+}
+
 /// The breakers of each queue; those of a queue that is not there are as new.
 pub(crate) async fn breakers<S: Reads>(
     store: &mut S, cx: &CallContext<'_>, queues: &[QueueName],
 ) -> Result<Vec<BreakerViews>> {
     let mut views = Vec::with_capacity(queues.len());
     for queue in queues {
-        let settings = cx.settings.queue(queue);
-        views.push(match QueueFacts::read(store, queue).await? {
-            None => BreakerViews::default(),
-            Some(facts) => {
-                let (now, epoch) = (store.now(), epoch(&facts.breaker));
-                let [sums] = OutcomeFacts::reads(epoch);
-                let mut found = ask(store, queue, &[sums, Read::Len(Len::Index(Index::Ready))]).await?;
-                let outcomes = OutcomeFacts::found(&facts, epoch, &mut found, now)?;
-                view(&facts, &outcomes.outcome_stats, found.number(), settings, now)
+        let Some((facts, work)) = view_of(store, cx, queue, NO_GROUP).await? else {
+            views.push(BreakerViews::default());
+            continue;
+        };
+        let mut keys = Vec::new();
+        if facts.keys > 0 {
+            for (_, group) in breaker_keys::groups(store, queue).await? {
+                keys.extend(view_of(store, cx, queue, group).await?.map(|(_, view)| view));
             }
-        });
+            keys.sort_by(|a, b| a.breaker.key.cmp(&b.breaker.key));
+        }
+        views.push(BreakerViews { work, keys, dead_letters: view_of_dead_letters(&facts) });
     }
     Ok(views)
 }
 
-fn view(
-    facts: &QueueFacts, stats: &OutcomeStats, ready: u64, settings: &QueueSettings, now: Timestamp,
-) -> BreakerViews {
+/// The breaker of a group, and the facts that it was read with. None: there is no such queue.
+async fn view_of<S: Reads>(
+    store: &mut S, cx: &CallContext<'_>, queue: &QueueName, group: u16,
+) -> Result<Option<(QueueFacts, BreakerView)>> {
+    let Some(facts) = QueueFacts::read_group(store, queue, group).await? else { return Ok(None) };
+    let (now, epoch) = (store.now(), epoch(group, &facts.breaker));
+    let [sums] = OutcomeFacts::reads(epoch);
+    let mut found = ask(store, queue, &[sums, breaker_keys::ready_in(group)]).await?;
+    let outcomes = OutcomeFacts::found(&facts, epoch, &mut found, now)?;
+    let view = view(&facts, &outcomes.outcome_stats, found.number(), cx.settings.queue(queue), now);
+    Ok(Some((facts, view)))
+}
+
+fn view(facts: &QueueFacts, stats: &OutcomeStats, ready: u64, settings: &QueueSettings, now: Timestamp) -> BreakerView {
     let probes = probes_out(&settings.breaker, facts.probes.iter().copied(), now).0;
-    let queue = &facts.queue;
     let outage = facts.breaker.outage.as_ref();
     let per_second = outage.filter(|_| facts.took_ms > 0.0).map(|outage| outage.recovery.per_second(facts.took_ms));
-    BreakerViews {
-        work: BreakerView {
-            breaker: facts.breaker.clone(),
-            failures: stats.streak,
-            probes,
-            held: ready,
-            uncounted: if outage.is_some() { stats.uncounted } else { 0 },
-            per_second: per_second.unwrap_or_default(),
-            drain: per_second.map(|rate| Duration::from_secs_f64(ready as f64 / rate)),
-            degraded: stats.degraded(now).map(|(share, _, until)| (share, until)),
-            usual_share: stats.usual.share,
-        },
-        dead_letters: BreakerView {
-            breaker: queue.dead_letters.clone(),
-            failures: queue.full_in_a_row,
-            ..BreakerView::default()
-        },
+    BreakerView {
+        breaker: facts.breaker.clone(),
+        failures: stats.streak,
+        probes,
+        held: ready,
+        uncounted: if outage.is_some() { stats.uncounted } else { 0 },
+        per_second: per_second.unwrap_or_default(),
+        drain: per_second.map(|rate| Duration::from_secs_f64(ready as f64 / rate)),
+        degraded: stats.degraded(now).map(|(share, _, until)| (share, until)),
+        usual_share: stats.usual.share,
     }
+}
+
+fn view_of_dead_letters(facts: &QueueFacts) -> BreakerView {
+    let queue = &facts.queue;
+    BreakerView { breaker: queue.dead_letters.clone(), failures: queue.full_in_a_row, ..BreakerView::default() }
 }
 
 /// When a breaker changes by the clock: probes begin, or a step of its ramp ends.
@@ -177,10 +203,24 @@ pub(crate) async fn set_breaker<S: Storage>(
     let mut rounds = Rounds::default();
     loop {
         rounds.next()?;
-        let before = meant(store, cx, queue).await.map_err(|error| match error {
-            Error::Refused(Refusal::QueueNotFound { .. }) => Refusal::BreakerNotFound { name: name.to_string() }.into(),
+        let unknown = || Refusal::BreakerNotFound { name: name.to_string() };
+        let mut before = meant(store, cx, queue).await.map_err(|error| match error {
+            Error::Refused(Refusal::QueueNotFound { .. }) => unknown().into(),
             other => other,
         })?;
+        if !name.key.is_empty() {
+            // One that is forced may be that of jobs to come.
+            let group = match order {
+                BreakerOrder::Force { .. } => {
+                    let keys = KeyGroups::of(store, cx, queue, [name.key.as_str()].into_iter()).await?;
+                    Some(keys.unwrap_or_default().group(Some(&name.key))).filter(|group| *group != NO_GROUP)
+                }
+                BreakerOrder::Reset => breaker_keys::find(store, queue, &name.key).await?,
+            };
+            let Some(group) = group else { return Err(unknown().into()) };
+            let Some(facts) = QueueFacts::read_group(store, queue, group).await? else { continue };
+            before = facts;
+        }
         let now = store.now();
         let mut after = before.clone();
         let breaker = match name.kind {
@@ -196,10 +236,9 @@ pub(crate) async fn set_breaker<S: Storage>(
         }
         if let Some((after, ready)) = put_breakers(store, cx, queue, &before, after).await? {
             let stats = OutcomeStats::new(after.breaker.usual.clone(), now);
-            let BreakerViews { work, dead_letters } = view(&after, &stats, ready, &cx.queue(queue), now);
             return Ok(match name.kind {
-                BreakerKind::Work => work,
-                BreakerKind::DeadLetters => dead_letters,
+                BreakerKind::Work => view(&after, &stats, ready, &cx.queue(queue), now),
+                BreakerKind::DeadLetters => view_of_dead_letters(&after),
             });
         }
     }

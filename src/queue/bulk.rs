@@ -6,7 +6,7 @@ mod decide;
 pub(super) use decide::Obstacle;
 
 use super::answers::ask;
-use super::context::{CallContext, after_some, overtaken};
+use super::context::{CallContext, overtaken};
 use super::facts::{QueueFacts, Rounds, record_fence};
 use super::records::{self, read_if};
 use super::refusal::{self, Error};
@@ -59,22 +59,18 @@ impl<E: Into<Error>> From<E> for Stop {
 pub(super) async fn run<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, bulk: &Bulk<'_>,
 ) -> refusal::Result<BulkProgress> {
-    let mut begun = false;
     for _ in 0..RESTARTS_MAX {
-        match go_on(store, cx, bulk, &mut begun).await {
+        match go_on(store, cx, bulk).await {
             Ok(progress) => return Ok(progress),
-            Err(Stop::Failed(Error::Store(error))) => return Err(after_some(error, begun).into()),
-            Err(Stop::Failed(refused)) => return Err(refused),
+            Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Overtaken) => {}
         }
     }
-    Err(after_some(overtaken(), begun).into())
+    Err(overtaken().into())
 }
 
-/// From where the call stands. `begun`: a batch of it was applied.
-async fn go_on<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, bulk: &Bulk<'_>, begun: &mut bool,
-) -> Result<BulkProgress, Stop> {
+/// From where the call stands.
+async fn go_on<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, bulk: &Bulk<'_>) -> Result<BulkProgress, Stop> {
     let queue = &bulk.part.queue;
     let (journal, progress) = Journal::find(store, queue, bulk.call, bulk.request).await?;
     let progress = match progress {
@@ -90,10 +86,10 @@ async fn go_on<S: Storage>(
     {
         breakers::make(store, cx, to).await?;
     }
-    let mut call = Call { store, cx, bulk, journal, progress, known: Known::default(), begun };
+    let mut call = Call { store, cx, bulk, journal, progress, known: Known::default() };
     let went = call.go().await;
-    let Call { store, cx, progress, begun, .. } = call;
-    if *begun && !bulk.dry_run && !matches!(went, Err(Stop::Failed(_))) {
+    let Call { store, cx, progress, .. } = call;
+    if cx.begun && !bulk.dry_run && !matches!(went, Err(Stop::Failed(_))) {
         // The work is done: where this fails, the breaker's own probe closes it.
         drop(make_room(store, cx, queue).await);
     }
@@ -107,7 +103,6 @@ struct Call<'c, 'a, S> {
     journal: Journal,
     progress: BulkProgress,
     known: Known,
-    begun: &'c mut bool,
 }
 
 impl<S: Storage> Call<'_, '_, S> {
@@ -181,7 +176,7 @@ impl<S: Storage> Call<'_, '_, S> {
         let made_ready = changes.made_ready;
         match self.store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
-                *self.begun = true;
+                self.cx.begun = true;
                 (self.progress, self.journal) = (next, journal);
                 if made_ready {
                     QueueFacts::tell_ready(self.store, queue, self.cx, done.ready, now).await?;

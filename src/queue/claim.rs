@@ -3,24 +3,26 @@
 mod again;
 
 use super::answers::{ask, by_name, first_of};
-use super::context::{CallContext, after_some};
+use super::breaker_keys;
+use super::context::CallContext;
 use super::events::Event;
 use super::facts::{JobFacts, QueueFacts, Rounds};
+use super::handover::UndeliveredClaim;
 use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
-use super::{claim_requests as requests, settle};
+use super::{claim_requests as requests, settle, undelivered};
 use crate::domain::{
     Admission, Allowed, DeadReason, Delivery, HeldBy, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
     Timestamp, millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
-use crate::store::Result;
 use crate::store::storage::{
-    Applied, Batch, Fence, Found, Index, LeaseTemplate, Len, NO_GROUP, Probes, Ramp, Rate, Read, RecordKey, Rule,
-    Storage, Table, Take, Taken, TakenJob, Write, flag,
+    Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, NO_GROUP, Probes, Ramp, Rate, Read,
+    RecordKey, Rule, Storage, Table, Take, Taken, TakenJob, WHOLE_QUEUE, Write, flag,
 };
+use crate::store::{Result, StoreError};
 use bytes::Bytes;
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 /// Due jobs that one claim promotes, of each kind.
 pub(crate) const PROMOTIONS_MAX: usize = 1_000;
@@ -28,37 +30,51 @@ pub(crate) const PROMOTIONS_MAX: usize = 1_000;
 const DEAD_LETTERED_MAX: usize = 100;
 /// Jobs that one take hands out.
 const TAKE_MAX: usize = 250;
+/// Rules of one take beside that of the jobs without a breaker key.
+const RULES_MAX: usize = 128;
 
 /// Settles, then leases what is there. Never waits for work. None: another server works on the same request; ask again in a
 /// moment.
 pub(crate) async fn claim<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, mut claim: Claim,
 ) -> Result<Option<Claimed>> {
-    let settlements = std::mem::take(&mut claim.settle);
-    let begun = !settlements.is_empty();
-    let settled = if begun { settle::settle(store, cx, settlements).await? } else { Default::default() };
+    let settled = settle::settle(store, cx, std::mem::take(&mut claim.settle)).await?;
     let in_hand = cx.memory.claimed.reserve(claim.max_bytes);
     claim.max_bytes = in_hand.bytes();
     let mut gathering = Gathering::new(&claim, cx.rng.next_u64(), store.now());
     gathering.out.in_hand = in_hand;
-    let request = match requests::begin_claim(store, cx, &claim).await {
-        Ok(requests::ClaimBegun::InProgress) => return Ok(None),
-        Ok(requests::ClaimBegun::Fresh(request)) => request,
-        Ok(requests::ClaimBegun::Answered(leases)) => {
+    let request = match requests::begin_claim(store, cx, &claim).await? {
+        requests::ClaimBegun::InProgress => return Ok(None),
+        requests::ClaimBegun::Fresh(request) => request,
+        requests::ClaimBegun::Answered(leases) => {
             again::hand_out_again(store, &leases, &mut gathering).await?;
             return Ok(Some(gathering.done(settled)));
         }
-        Err(error) => return Err(after_some(error, begun)),
     };
-    let gathered = gather(store, cx, &mut gathering).await;
-    let taken_before = begun || !gathering.out.jobs.is_empty();
-    gathered.map_err(|error| after_some(error, taken_before))?;
+    if let Err(error) = gather(store, cx, &mut gathering).await {
+        // What may have been taken stays under its request, where the claim that is said again finds it.
+        let in_doubt = matches!(error, StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_));
+        cx.begun |= in_doubt || return_all(store, cx, &gathering.out, request).await.is_err();
+        return Err(error);
+    }
     if let Some(request) = request {
-        requests::finish_claim(store, request, &gathering.out.jobs)
-            .await
-            .map_err(|error| after_some(error, taken_before))?;
+        cx.begun |= !gathering.out.jobs.is_empty();
+        requests::finish_claim(store, request, &gathering.out.jobs).await?;
     }
     Ok(Some(gathering.done(settled)))
+}
+
+/// The claim fails, and its caller gets none of the jobs.
+async fn return_all<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, out: &Claimed, request: Option<requests::OpenRequest>,
+) -> Result<()> {
+    let leases = out.jobs.iter().map(|job| job.delivery.lease.clone()).collect();
+    let claim = UndeliveredClaim { leases, answer: out.answer, after: Duration::ZERO };
+    undelivered::undelivered(store, cx, &claim).await?;
+    match request {
+        Some(request) => requests::finish_claim(store, request, &[]).await,
+        None => Ok(()),
+    }
 }
 
 /// What a claim has gathered so far.
@@ -72,8 +88,21 @@ struct Gathering<'a> {
     out: Claimed,
 }
 
-/// Why nothing leaves a queue, and until when where that is known.
-type Why = (IdleReason, Option<Timestamp>);
+/// Why nothing leaves a queue.
+#[derive(Clone, Debug)]
+struct Why {
+    reason: IdleReason,
+    /// Where that is known.
+    until: Option<Timestamp>,
+    /// The breaker key whose jobs wait for it.
+    key: String,
+}
+
+impl Why {
+    fn new(reason: IdleReason, until: Option<Timestamp>) -> Self {
+        Self { reason, until, key: String::new() }
+    }
+}
 
 /// One queue that is asked.
 #[derive(Default)]
@@ -119,8 +148,8 @@ async fn gather<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, gathering: 
     if gathering.out.jobs.is_empty() {
         let states = claim.shares.iter().zip(&gathering.shares);
         let idle = |(share, state): (&Share, &ShareState)| {
-            let (reason, until) = state.idle.unwrap_or((IdleReason::Empty, None));
-            Idle { queue: share.queue.clone(), reason, until }
+            let why = state.idle.clone().unwrap_or_else(|| Why::new(IdleReason::Empty, None));
+            Idle { queue: share.queue.clone(), reason: why.reason, until: why.until, breaker_key: why.key }
         };
         gathering.out.idle = states.map(idle).collect();
         return Ok(());
@@ -129,7 +158,7 @@ async fn gather<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, gathering: 
     for (share, state) in claim.shares.iter().zip(&gathering.shares) {
         let ready = match state.ready {
             Some(ready) => ready,
-            None => ask(store, &share.queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number(),
+            None => ready(store, &share.queue).await?,
         };
         if ready > 0 {
             QueueFacts::tell_ready(store, &share.queue, cx, ready, gathering.out.now).await?;
@@ -179,24 +208,31 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             self.share().idle = Some(self.why_idle().await?);
             return Ok(());
         }
+        // Groups that the last take passed over, as they need a rule, and those that have got one.
+        let (mut asked_for, mut ruled) = (Vec::new(), HashSet::new());
         while most > 0 {
             let Some(facts) = QueueFacts::remembered(self.store, queue, self.cx).await? else {
-                return self.nothing((IdleReason::NoSuchQueue, None));
+                return self.nothing(Why::new(IdleReason::NoSuchQueue, None));
             };
             let now = self.store.now();
-            let (whole, rule) = match self.admit(&facts, now).await? {
+            let (whole, rules, held) = match self.rules(&facts, &asked_for, now).await? {
                 Ok(rules) => rules,
                 Err(why) => return self.nothing(why),
             };
-            let probes = rule.probes.is_some();
+            let probes = rules.iter().any(|rule| rule.probes.is_some());
             let asked = most.min(TAKE_MAX);
-            let Some(taken) = self.take_some(whole, rule, asked, now).await? else {
+            let Some(taken) = self.take_some(whole, &rules, asked, now).await? else {
                 self.cx.memory.forget(queue);
                 continue;
             };
-            if !taken.changed.is_empty() {
-                rounds.next()?;
+            if taken.changed.iter().any(|group| matches!(*group, NO_GROUP | WHOLE_QUEUE)) {
                 self.cx.memory.forget_facts(queue);
+            }
+            asked_for = self.look_at_groups(&taken.changed, &mut ruled).await?;
+            let own_changed = |group: &u16| matches!(*group, NO_GROUP | WHOLE_QUEUE);
+            let again = !asked_for.is_empty() || taken.changed.iter().any(own_changed);
+            if again && taken.jobs.is_empty() {
+                rounds.next()?;
                 continue;
             }
             if let Some(due) = taken.next_due {
@@ -218,10 +254,15 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
                 self.cx.job_due(queue, until);
             }
             self.gathering.full |= taken.bytes_full;
-            let (ready, idle) = (Some(taken.ready), Some(idle(&taken)));
+            let idle = match held {
+                // What holds the jobs without a key is said where nothing else was found.
+                Some(why) if taken.stops.iter().all(|stop| stop.group == NO_GROUP) => Some(why),
+                _ => Some(self.idle(&facts, &taken).await?),
+            };
+            let ready = Some(taken.ready);
             let delivered = self.deliver(taken.jobs).await?;
             // Jobs that were dead-lettered made room for others, among the probes and leases too.
-            let exhausted = count < asked && delivered == count;
+            let exhausted = count < asked && delivered == count && !again;
             *self.share() = ShareState { exhausted, promoted: true, idle, ready };
             if self.gathering.full || exhausted {
                 return Ok(());
@@ -232,7 +273,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     }
 
     /// None: there is no such queue.
-    async fn take_some(&mut self, whole: Rule, rule: Rule, jobs: usize, now: Timestamp) -> Result<Option<Taken>> {
+    async fn take_some(&mut self, whole: Rule, rules: &[Rule], jobs: usize, now: Timestamp) -> Result<Option<Taken>> {
         let Gathering { claim, out, bytes, .. } = &*self.gathering;
         let tail = records::lease_tail(&LeaseTail {
             answer: out.answer,
@@ -242,7 +283,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         });
         let wanted = Take {
             whole,
-            groups: &[rule],
+            groups: rules,
             jobs,
             bytes: claim.max_bytes.saturating_sub(*bytes),
             first_fits: out.jobs.is_empty() && !out.in_hand.tight,
@@ -261,13 +302,15 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
 
     /// Why nothing leaves the queue, to a claim that wants no jobs.
     async fn why_idle(&mut self) -> Result<Why> {
-        let Some(facts) = QueueFacts::read_anew(self.store, self.queue, self.cx).await? else {
-            return Ok((IdleReason::NoSuchQueue, None));
+        let Some(facts) = QueueFacts::read_anew(self.store, self.queue, NO_GROUP, self.cx).await? else {
+            return Ok(Why::new(IdleReason::NoSuchQueue, None));
         };
         let now = self.store.now();
         let held = match facts.admission(&self.settings, now) {
-            Admission::Held { by: by @ (HeldBy::Pause | HeldBy::Breaker), until } => return Ok((reason(by), until)),
-            Admission::Held { by, until } => Some((reason(by), until)),
+            Admission::Held { by: by @ (HeldBy::Pause | HeldBy::Breaker), until } => {
+                return Ok(Why::new(reason(by), until));
+            }
+            Admission::Held { by, until } => Some(Why::new(reason(by), until)),
             Admission::Jobs(_) => None,
         };
         let writes = vec![Write::Promote(PROMOTIONS_MAX)];
@@ -279,30 +322,103 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         let found = ask(self.store, self.queue, &reads).await?;
         let due = found.flat_map(Found::entries).map(|entry| entry.score).min();
         Ok(match due {
-            Some(at) => (IdleReason::NotDue, Some(Timestamp::from_millis(at))),
-            None => (IdleReason::Empty, None),
+            Some(at) => Why::new(IdleReason::NotDue, Some(Timestamp::from_millis(at))),
+            None => Why::new(IdleReason::Empty, None),
         })
     }
 
-    /// What may leave the queue now, of all of it and of each part, or why nothing may.
-    async fn admit(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<(Rule, Rule), Why>> {
-        // `take` looks which probes are out.
-        let none_out = std::iter::empty;
+    /// What may leave the queue now: of all of it, and by groups; and what holds the jobs without a breaker key. Or why nothing
+    /// may. `asked_for`: groups that must have a rule.
+    async fn rules(
+        &mut self, facts: &QueueFacts, asked_for: &[u16], now: Timestamp,
+    ) -> Result<Result<(Rule, Vec<Rule>, Option<Why>), Why>> {
         let settings = self.settings.clone();
-        let whole = match facts.whole_gate(&settings).admission(none_out(), now) {
-            Admission::Held { by, until } => return Ok(Err((reason(by), until))),
-            Admission::Jobs(allowed) => self.rule(Rule::whole(facts.whole), allowed, now).await?,
+        let whole = match facts.whole_gate(&settings).admission(std::iter::empty(), now) {
+            Admission::Held { by, until } => return Ok(Err(Why::new(reason(by), until))),
+            Admission::Jobs(allowed) => self.within(Rule::whole(facts.whole), allowed, now).await?,
         };
-        Ok(match facts.gate(&settings).admission(none_out(), now) {
-            Admission::Held { by, until } => Err((reason(by), until)),
-            Admission::Jobs(allowed) => {
-                let rule = Rule { group: NO_GROUP, version: facts.version, ..Rule::default() };
-                Ok((whole, self.rule(rule, allowed, now).await?))
+        let own = self.rule(facts, now).await?;
+        if facts.keys == 0 || facts.holds_all(now) {
+            return Ok(own.map(|rule| (whole, vec![rule], None)));
+        }
+        let (own, held) = match own {
+            Ok(rule) => (rule, None),
+            Err(why) => (Rule { leased: Some(0), ..free_rule(facts) }, Some(why)),
+        };
+        let mut rules = vec![own];
+        let mut keys = breaker_keys::remembered(self.store, self.cx, self.queue).await?;
+        keys.sort_by_key(|facts| !asked_for.contains(&facts.group));
+        for facts in keys {
+            if rules.len() > RULES_MAX {
+                break;
             }
+            if let Ok(rule) = self.rule(&facts, now).await? {
+                rules.push(rule);
+            }
+        }
+        Ok(Ok((whole, rules, held)))
+    }
+
+    /// What of one group may leave now, or why nothing may. `take` looks which probes are out.
+    async fn rule(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Result<Rule, Why>> {
+        let settings = self.settings.clone();
+        Ok(match facts.gate(&settings).admission(std::iter::empty(), now) {
+            Admission::Held { by, until } => Err(Why { key: facts.breaker.key.clone(), ..Why::new(reason(by), until) }),
+            Admission::Jobs(allowed) => Ok(self.within(free_rule(facts), allowed, now).await?),
         })
     }
 
-    async fn rule(&mut self, mut rule: Rule, allowed: Allowed<'_>, now: Timestamp) -> Result<Rule> {
+    /// Looks at groups that a take reported: their rules were old, or they need one. Those that are to have one now; of each group
+    /// once in a claim.
+    async fn look_at_groups(&mut self, changed: &[u16], ruled: &mut HashSet<u16>) -> Result<Vec<u16>> {
+        let mut asked_for = Vec::new();
+        for group in changed.iter().filter(|group| !matches!(**group, NO_GROUP | WHOLE_QUEUE)) {
+            if asked_for.len() >= RULES_MAX || !ruled.insert(*group) {
+                continue;
+            }
+            // A queue whose groups nobody has looked for yet is looked at whole.
+            breaker_keys::remembered(self.store, self.cx, self.queue).await?;
+            QueueFacts::read_anew(self.store, self.queue, *group, self.cx).await?;
+            asked_for.push(*group);
+        }
+        if !asked_for.is_empty() && self.cx.memory.facts(self.queue).is_none_or(|facts| facts.keys == 0) {
+            self.cx.memory.forget_facts(self.queue);
+        }
+        Ok(asked_for)
+    }
+
+    /// Why there was nothing more.
+    async fn idle(&mut self, facts: &QueueFacts, taken: &Taken) -> Result<Why> {
+        // Of several that bind, the last one to let go.
+        let bound = taken.stops.iter().max_by_key(|stop| stop.until.unwrap_or(Timestamp::MAX));
+        if let Some(stop) = bound {
+            let keys = self.cx.memory.keys(self.queue).unwrap_or_default();
+            let key = keys.iter().find(|facts| facts.group == stop.group).map(|facts| facts.breaker.key.clone());
+            return Ok(Why { key: key.unwrap_or_default(), ..Why::new(IdleReason::Limited, stop.until) });
+        }
+        if taken.leases_full {
+            return Ok(Why::new(IdleReason::Limited, None));
+        }
+        if facts.keys > 0 && taken.jobs.is_empty() {
+            // Ready jobs that are left are those of a key that is held.
+            let first = ask(self.store, self.queue, &[first_of(Index::Keyed, 1)]).await?.entries().pop();
+            let keys = self.cx.memory.keys(self.queue).unwrap_or_default();
+            let of = |group| keys.iter().find(|facts| facts.group == group);
+            if let Some(Entry { member: Member::Position(position), .. }) = first
+                && let Some(facts) = of(position.group)
+                && let Err(why) = self.rule(&facts.clone(), self.store.now()).await?
+            {
+                return Ok(why);
+            }
+        }
+        Ok(match taken.next_due {
+            Some(due) => Why::new(IdleReason::NotDue, Some(due)),
+            None => Why::new(IdleReason::Empty, None),
+        })
+    }
+
+    /// A rule with these limits.
+    async fn within(&mut self, mut rule: Rule, allowed: Allowed<'_>, now: Timestamp) -> Result<Rule> {
         rule.leased = allowed.leased;
         rule.rate = allowed.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
         if let Some(per_second) = allowed.ramp {
@@ -333,19 +449,26 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     async fn deliver(&mut self, taken: Vec<TakenJob>) -> Result<usize> {
         let now = self.gathering.out.now;
         let count = taken.len();
+        let read = |job| read(self.queue, job, self.gathering.claim, self.duration, now);
+        let jobs = match taken.iter().map(read).collect::<Result<Vec<_>>>() {
+            Ok(jobs) => jobs,
+            Err(error) => return Err(self.put_back(taken.iter(), error).await),
+        };
         let mut dying = Vec::new();
-        for job in taken {
-            match read(self.queue, &job, self.gathering.claim, self.duration, now)? {
+        for (taken, job) in taken.into_iter().zip(jobs) {
+            match job {
                 Ok(ready) => {
-                    self.gathering.bytes += size(&job);
+                    self.gathering.bytes += size(&taken);
                     self.gathering.out.jobs.push(ready);
                 }
-                Err(reason) => dying.push((job, reason)),
+                Err(reason) => dying.push((taken, reason)),
             }
         }
         if !dying.is_empty() {
             self.gathering.dead_lettered += dying.len();
-            self.dead_letter(&dying).await?;
+            if let Err(error) = self.dead_letter(&dying).await {
+                return Err(self.put_back(dying.iter().map(|(taken, _)| taken), error).await);
+            }
             if self.gathering.dead_lettered >= DEAD_LETTERED_MAX {
                 self.gathering.full = true;
                 // There may be more behind them.
@@ -353,6 +476,13 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             }
         }
         Ok(count - dying.len())
+    }
+
+    /// What was taken cannot be delivered, for this reason.
+    async fn put_back(&mut self, taken: impl Iterator<Item = &TakenJob>, error: StoreError) -> StoreError {
+        let put_back = undelivered::put_back(self.store, self.queue, &taken.collect::<Vec<_>>()).await;
+        self.cx.begun |= put_back.is_err();
+        error
     }
 
     /// From lease to dead letter: no worker had them, and nothing counts.
@@ -390,14 +520,15 @@ fn reason(by: HeldBy) -> IdleReason {
     }
 }
 
-/// Why there was nothing more.
-fn idle(taken: &Taken) -> Why {
-    match taken.stops.first() {
-        Some(stop) => (IdleReason::Limited, stop.until),
-        _ if taken.leases_full => (IdleReason::Limited, None),
-        _ if taken.next_due.is_some() => (IdleReason::NotDue, taken.next_due),
-        _ => (IdleReason::Empty, None),
-    }
+/// It lets everything of the group through.
+fn free_rule(facts: &QueueFacts) -> Rule {
+    Rule { group: facts.group, version: facts.version, ..Rule::default() }
+}
+
+/// Jobs of a queue that are ready, whatever holds them.
+async fn ready<S: Storage>(store: &mut S, queue: &QueueName) -> Result<u64> {
+    let reads = [Index::Ready, Index::Keyed].map(|index| Read::Len(Len::Index(index)));
+    Ok(ask(store, queue, &reads).await?.map(|found| found.number()).sum())
 }
 
 fn size(job: &TakenJob) -> usize {
@@ -412,7 +543,8 @@ fn size(job: &TakenJob) -> usize {
 fn read(
     queue: &QueueName, taken: &TakenJob, claim: &Claim, duration: Duration, now: Timestamp,
 ) -> Result<Result<Delivered, DeadReason>> {
-    let mut progress = read_if(taken.history.as_ref(), records::read_history)?.unwrap_or_default().progress;
+    let history = read_if(taken.history.as_ref(), records::read_history)?.unwrap_or_default();
+    let (mut progress, learnt_key) = (history.progress, history.learnt_key);
     let spec = match &taken.job {
         Some(record) => records::readable(records::read_job(record, taken.body.as_ref()))?,
         None => None,
@@ -433,7 +565,7 @@ fn read(
         probe: lease.flags & flag::PROBE != 0,
         lease,
     };
-    Ok(Ok(Delivered { queue: queue.clone(), spec, progress, delivery, last_failure }))
+    Ok(Ok(Delivered { queue: queue.clone(), spec, progress, delivery, last_failure, learnt_key }))
 }
 
 /// The token of a lease: an own id travels in it, so that an Ack needs no look at the job.

@@ -5,7 +5,7 @@
 
 use super::answers::{ask, ask_if_there, ask_record, last_of};
 use super::context::CallContext;
-use super::encoding::{FORMAT, Read as ReadBytes, Reader, put_list, put_text, put_u48};
+use super::encoding::{FORMAT, Read as ReadBytes, Reader, Unknown, put_list, put_text, put_u48};
 use super::facts::record_fence;
 use super::records::{self, LeaseTail, read_if};
 use super::requests::expiry;
@@ -42,6 +42,7 @@ struct RequestRecord {
     /// None: still being worked on.
     leases: Option<Vec<(QueueName, u64)>>,
     expires_at: Timestamp,
+    unknown: Unknown,
 }
 
 impl RequestRecord {
@@ -60,6 +61,7 @@ fn encode(request: &RequestRecord) -> Bytes {
         put_text(out, queue.as_str());
         put_u48(out, *number);
     });
+    request.unknown.put(&mut out);
     out.into()
 }
 
@@ -71,7 +73,14 @@ fn decode(record: &[u8]) -> ReadBytes<RequestRecord> {
     let done = read.u8()? == 1;
     let leases: Vec<_> = read.list(|read| Ok((QueueName::parse(&read.text()?), read.u48()?)))?;
     let leases = leases.into_iter().filter_map(|(queue, number)| Some((queue?, number)));
-    Ok(RequestRecord { begun_at, leases: done.then(|| leases.collect()), expires_at })
+    let leases = done.then(|| leases.collect());
+    Ok(RequestRecord { begun_at, leases, expires_at, unknown: read.fields(|_, _| Ok(false))? })
+}
+
+/// Without a colon in the worker's name, no two pairs of worker and request have the same key.
+fn key(claim: &Claim) -> RecordKey {
+    let worker = claim.worker_id.replace('%', "%25").replace(':', "%3A");
+    RecordKey::Text(format!("claim:{worker}:{}", claim.request_id).into())
 }
 
 /// To be called before anything is taken.
@@ -79,17 +88,18 @@ pub(crate) async fn begin_claim<S: Storage>(store: &mut S, cx: &CallContext<'_>,
     if claim.request_id.is_empty() {
         return Ok(ClaimBegun::Fresh(None));
     }
-    let key = RecordKey::Text(format!("claim:{}:{}", claim.worker_id, claim.request_id).into());
+    let key = key(claim);
     let reads = [Read::Record(Table::Request, key.clone())];
     loop {
         // The record stands in one of the queues; the same request may name them in another order.
-        let mut home: Option<(&QueueName, Option<Bytes>)> = None;
+        let mut home: Option<(&QueueName, Option<Bytes>, Unknown)> = None;
         // Every queue is asked: claims under one request id may have named different ones.
         let mut taken = BTreeSet::new();
         for Share { queue, .. } in &claim.shares {
             let Some(mut found) = ask_if_there(store, queue, &reads).await? else { continue };
-            let raw = found.record();
+            let (raw, mut unknown) = (found.record(), Unknown::default());
             if let Some(known) = read_if(raw.as_ref(), decode)? {
+                unknown = known.unknown;
                 taken.extend(match known.leases {
                     Some(leases) => leases,
                     None if store.now().since(known.begun_at) < ABANDONED_AFTER => {
@@ -99,18 +109,18 @@ pub(crate) async fn begin_claim<S: Storage>(store: &mut S, cx: &CallContext<'_>,
                 });
             }
             if home.is_none() || raw.is_some() {
-                home = Some((queue, raw));
+                home = Some((queue, raw, unknown));
             }
         }
         let live = live(store, claim, taken).await?;
         if !live.is_empty() {
             return Ok(ClaimBegun::Answered(live));
         }
-        let Some((queue, raw)) = home else { return Ok(ClaimBegun::Fresh(None)) };
+        let Some((queue, raw, unknown)) = home else { return Ok(ClaimBegun::Fresh(None)) };
         let now = store.now();
         let duration = claim.lease_duration.unwrap_or(cx.settings.queue(queue).lease_duration);
         let expires_at = now.after(duration.max(REPLY_KEPT));
-        let record = RequestRecord { begun_at: now, leases: None, expires_at };
+        let record = RequestRecord { begun_at: now, leases: None, expires_at, unknown };
         let mut changes = Changes::default();
         changes.fence(record_fence(Table::Request, key.clone(), raw.as_ref()));
         record.put(&key, &mut changes);

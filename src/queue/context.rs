@@ -7,8 +7,8 @@ use super::new_queues::NewQueues;
 use super::refusal::Refusal;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
 use crate::store::StoreError;
-use crate::store::storage::{NO_GROUP, epoch_of};
-use std::collections::{HashMap, HashSet};
+use crate::store::storage::{GroupState, NO_GROUP, Version, epoch_of};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,10 +17,19 @@ use std::time::Duration;
 pub struct StoreLimits {
     pub queues: usize,
     pub leases: usize,
+    /// Keys of jobs that are done, of a queue; the sweep forgets the oldest beyond it.
+    pub finished_keys: u64,
+}
+
+impl StoreLimits {
+    /// On every engine.
+    pub const FINISHED_KEYS: u64 = 1_000_000;
 }
 
 /// A little longer than a bucket.
 const BUCKET_LOOKED_AT_EVERY: Duration = Duration::from_millis(5_100);
+/// What other servers do to breaker keys is seen so late at most, where no hint tells of it.
+const KEYS_SEEN_EVERY: Duration = Duration::from_millis(500);
 
 /// What this process remembers of the queues. All of it may be lost: fences notice what is old.
 #[derive(Debug, Default)]
@@ -46,10 +55,20 @@ const CLAIMED_WITHIN: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 struct Remembered {
     facts: Option<Arc<QueueFacts>>,
-    /// The transition count after which HALF_OPEN was published.
-    told_half_open: u64,
-    /// When the bucket of its outcomes is looked at next; none: not yet.
-    bucket_at: Option<Timestamp>,
+    /// The groups of breaker keys that are not free, as they were last seen. None: nothing has looked for them yet.
+    keys: Option<BTreeMap<u16, Arc<QueueFacts>>>,
+    /// When that was.
+    keys_seen_at: Timestamp,
+    /// By group, the transition count after which HALF_OPEN was published.
+    told_half_open: HashMap<u16, u64>,
+    /// By group, when the bucket of its outcomes is looked at next; none: not yet.
+    bucket_at: HashMap<u16, Timestamp>,
+    /// Groups of breaker keys whose buckets are due.
+    buckets_due: BTreeSet<u16>,
+    /// The settings that their versions fit.
+    keys_fit: Option<Arc<QueueSettings>>,
+    /// When they were last looked at for those that are idle.
+    keys_tidied_at: Timestamp,
     /// A take found no room for leases.
     leases_full: bool,
 }
@@ -68,12 +87,39 @@ impl QueueMemory {
     }
 
     pub(crate) fn remember(&self, queue: &QueueName, facts: Arc<QueueFacts>) {
-        self.lock().entry(queue.clone()).or_default().facts = Some(facts);
+        let mut queues = self.lock();
+        let remembered = queues.entry(queue.clone()).or_default();
+        if facts.group == NO_GROUP {
+            remembered.facts = Some(facts);
+        } else if let Some(keys) = &mut remembered.keys {
+            match facts.version.state {
+                GroupState::Free => drop(keys.remove(&facts.group)),
+                GroupState::NeedsRule | GroupState::Held => drop(keys.insert(facts.group, facts)),
+            }
+        }
+    }
+
+    /// The groups of breaker keys that are not free, as far as this process knows; none: it does not know.
+    pub(crate) fn keys(&self, queue: &QueueName) -> Option<Vec<Arc<QueueFacts>>> {
+        self.lock().get(queue)?.keys.as_ref().map(|keys| keys.values().cloned().collect())
+    }
+
+    pub(crate) fn remember_keys(&self, queue: &QueueName, keys: Vec<Arc<QueueFacts>>, now: Timestamp) {
+        let mut queues = self.lock();
+        let remembered = queues.entry(queue.clone()).or_default();
+        remembered.keys = Some(keys.into_iter().map(|facts| (facts.group, facts)).collect());
+        remembered.keys_seen_at = now;
+    }
+
+    /// They were seen long enough ago to be looked for again.
+    pub(crate) fn keys_are_old(&self, queue: &QueueName, now: Timestamp) -> bool {
+        let queues = self.lock();
+        queues.get(queue).is_none_or(|it| it.keys.is_none() || now.since(it.keys_seen_at) >= KEYS_SEEN_EVERY)
     }
 
     /// The same for all queues: what was remembered may not have happened.
     pub(crate) fn forget_all_facts(&self) {
-        self.lock().values_mut().for_each(|remembered| remembered.facts = None);
+        self.lock().values_mut().for_each(|remembered| (remembered.facts, remembered.keys) = (None, None));
     }
 
     /// What holds a queue back may have changed.
@@ -91,9 +137,9 @@ impl QueueMemory {
     /// Queues whose breakers are not at rest: other settings may let jobs out of them.
     pub(crate) fn guarded(&self) -> Vec<QueueName> {
         let queues = self.lock();
-        let guarded = queues
-            .iter()
-            .filter(|(_, remembered)| remembered.facts.as_ref().is_some_and(|facts| !facts.breaker.is_closed()));
+        let own = |it: &Remembered| it.facts.as_ref().is_some_and(|facts| !facts.breaker.is_closed());
+        let keyed = |it: &Remembered| it.keys.as_ref().is_some_and(|keys| !keys.is_empty());
+        let guarded = queues.iter().filter(|(_, remembered)| own(remembered) || keyed(remembered));
         guarded.map(|(name, _)| name.clone()).collect()
     }
 
@@ -101,7 +147,8 @@ impl QueueMemory {
     pub(crate) fn is_held(&self, queue: &QueueName) -> bool {
         self.facts(queue).is_some_and(|facts| {
             let recovers = facts.breaker.outage.as_ref().is_some_and(|outage| outage.recovering);
-            facts.queue.pause.is_some() || !facts.breaker.is_closed() && !recovers
+            let others = facts.keys > 0 && facts.breaker.forced.is_none();
+            facts.queue.pause.is_some() || !facts.breaker.is_closed() && !recovers && !others
         })
     }
 
@@ -140,21 +187,48 @@ impl QueueMemory {
         new.map(|(queue, at)| (queue.clone(), *at)).collect()
     }
 
-    pub(crate) fn half_open_announced(&self, queue: &QueueName) -> u64 {
-        self.lock().get(queue).map_or(0, |remembered| remembered.told_half_open)
+    pub(crate) fn half_open_announced(&self, queue: &QueueName, group: u16) -> u64 {
+        self.lock().get(queue).and_then(|remembered| remembered.told_half_open.get(&group)).copied().unwrap_or(0)
     }
 
-    pub(crate) fn tell_half_open(&self, queue: &QueueName, transitions: u64) {
-        self.lock().entry(queue.clone()).or_default().told_half_open = transitions;
+    pub(crate) fn tell_half_open(&self, queue: &QueueName, group: u16, transitions: u64) {
+        self.lock().entry(queue.clone()).or_default().told_half_open.insert(group, transitions);
     }
 
-    /// Whether the outcomes of a queue that succeeds all the time are to be looked at: about as often as a bucket of them ends.
-    pub(crate) fn bucket_is_due(&self, queue: &QueueName, now: Timestamp) -> bool {
+    /// Whether the outcomes of a group that succeeds all the time are to be looked at: about as often as a bucket of them ends.
+    pub(crate) fn bucket_is_due(&self, queue: &QueueName, group: u16, now: Timestamp) -> bool {
         let mut queues = self.lock();
         let Some(remembered) = queues.get_mut(queue) else { return false };
-        let due = remembered.bucket_at.is_none_or(|at| at <= now);
+        let due = remembered.bucket_at.get(&group).is_none_or(|at| *at <= now);
         if due {
-            remembered.bucket_at = Some(now.after(BUCKET_LOOKED_AT_EVERY));
+            remembered.bucket_at.insert(group, now.after(BUCKET_LOOKED_AT_EVERY));
+            if group != NO_GROUP {
+                remembered.buckets_due.insert(group);
+            }
+        }
+        due
+    }
+
+    /// The groups of breaker keys whose buckets became due since this was last asked.
+    pub(crate) fn take_buckets_due(&self, queue: &QueueName) -> BTreeSet<u16> {
+        self.lock().get_mut(queue).map(|remembered| std::mem::take(&mut remembered.buckets_due)).unwrap_or_default()
+    }
+
+    /// Whether the versions of breaker keys may not fit these settings yet; from now on they do.
+    pub(crate) fn fits_keys(&self, queue: &QueueName, settings: &Arc<QueueSettings>) -> bool {
+        let mut queues = self.lock();
+        let fit = &mut queues.entry(queue.clone()).or_default().keys_fit;
+        let before = fit.replace(settings.clone());
+        !before.is_some_and(|before| Arc::ptr_eq(&before, settings))
+    }
+
+    /// Whether its breaker keys are to be looked at for those that are idle.
+    pub(crate) fn keys_are_due(&self, queue: &QueueName, every: Duration, now: Timestamp) -> bool {
+        let mut queues = self.lock();
+        let tidied_at = &mut queues.entry(queue.clone()).or_default().keys_tidied_at;
+        let due = now.since(*tidied_at) >= every;
+        if due {
+            *tidied_at = now;
         }
         due
     }
@@ -181,6 +255,8 @@ pub struct CallContext<'a> {
     pub(crate) memory: &'a QueueMemory,
     pub(crate) limits: StoreLimits,
     pub(crate) wanted: Wanted,
+    /// A batch of the call was applied: where it fails, it is not known how far it is.
+    pub(crate) begun: bool,
     /// To be published after the commit, in this order.
     pub events: Vec<Event>,
 }
@@ -192,7 +268,8 @@ impl<'a> CallContext<'a> {
     }
 
     pub fn new(settings: Arc<Settings>, seed: u64, memory: &'a QueueMemory, limits: StoreLimits) -> Self {
-        Self { settings, rng: Rng::new(seed), memory, limits, wanted: Wanted::ALL, events: Vec::new() }
+        let (rng, wanted) = (Rng::new(seed), Wanted::ALL);
+        Self { settings, rng, memory, limits, wanted, begun: false, events: Vec::new() }
     }
 
     pub(crate) fn queue(&self, name: &QueueName) -> Arc<QueueSettings> {
@@ -201,7 +278,12 @@ impl<'a> CallContext<'a> {
 
     /// So many jobs of a queue are ready: as many as may leave it are available.
     pub(crate) fn available(&mut self, queue: &QueueName, facts: &QueueFacts, ready: u64, now: Timestamp) {
-        let limit = facts.admission(self.settings.queue(queue), now).limit();
+        let limit = match facts.keys {
+            _ if facts.holds_all(now) => 0,
+            0 => facts.admission(self.settings.queue(queue), now).limit(),
+            // Each group has an admission of its own, and the engine counts only if one of them is not held.
+            _ => usize::MAX,
+        };
         let jobs = limit.min(usize::try_from(ready).unwrap_or(usize::MAX));
         if jobs > 0 {
             self.events.push(Event::Available { queue: queue.clone(), jobs });
@@ -227,7 +309,7 @@ impl<'a> CallContext<'a> {
         if !self.wanted.has(EventKind::Breaker) {
             return;
         }
-        let name = BreakerName { queue: queue.clone(), kind };
+        let name = BreakerName { queue: queue.clone(), kind, key: breaker.key.clone() };
         let settings = self.settings.breaker(&name);
         self.events.push(Event::Breaker(BreakerEvent {
             state: breaker.state(settings, now),
@@ -241,17 +323,24 @@ impl<'a> CallContext<'a> {
     }
 
     /// A version that no other has.
-    pub(crate) fn new_version(&mut self, breaker: &Breaker) -> crate::store::storage::Version {
-        use crate::store::storage::{GroupState, Version};
-        let state = if breaker.is_closed() { GroupState::Free } else { GroupState::NeedsRule };
+    pub(crate) fn new_version(&mut self, queue: &QueueName, group: u16, breaker: &Breaker) -> Version {
+        let limits = self.settings.queue(queue).limits_of_key(&breaker.key);
+        let state = match group {
+            NO_GROUP if breaker.is_closed() => GroupState::Free,
+            NO_GROUP => GroupState::NeedsRule,
+            _ if breaker.lets_all_out() && limits.is_none() => GroupState::Free,
+            _ if breaker.lets_all_out() || breaker.recovery().is_some() => GroupState::NeedsRule,
+            // Its jobs wait without being looked at, however many they are.
+            _ => GroupState::Held,
+        };
         let random = (self.rng.next_u64() | 1).to_be_bytes();
-        Version { state, epoch: epoch(breaker), random }
+        Version { state, epoch: epoch(group, breaker), random }
     }
 }
 
 /// A breaker's transition count as leases remember it.
-pub(crate) fn epoch(breaker: &Breaker) -> u32 {
-    epoch_of(NO_GROUP, breaker.transitions)
+pub(crate) fn epoch(group: u16, breaker: &Breaker) -> u32 {
+    epoch_of(group, breaker.transitions)
 }
 
 /// The call was overtaken too often by others.
@@ -264,7 +353,7 @@ pub(crate) fn inconsistent(what: &str) -> StoreError {
     StoreError::Unavailable(format!("the store is inconsistent: {what}; run redrive verify"))
 }
 
-/// A call of several parts failed after some of them were applied.
+/// How a call fails. `begun`: some of its parts were applied before.
 pub(crate) fn after_some(error: StoreError, begun: bool) -> StoreError {
     match error {
         error @ (StoreError::OutcomeUnknown(_) | StoreError::DurabilityNotConfirmed(_)) => error,

@@ -18,6 +18,7 @@ pub(super) use move_record::{Step, read_move};
 use super::answers::scan;
 use super::bulk;
 use super::context::CallContext;
+use super::encoding::Unknown;
 use super::facts::Rounds;
 use super::queues::all_queues;
 use super::records::read_if;
@@ -46,7 +47,8 @@ pub(super) fn begin(
         changes.fence(Fence::At(letter.index, letter.entry()));
         changes.fence(Fence::Absent(Table::Move, RecordKey::Number(letter.number)));
         let step = Step::Begun { keep_attempts, index: letter.index, death: letter.death };
-        MoveRecord { other: to.clone(), due, step, reason: reason.to_owned() }.put(letter.number, None, changes);
+        let (other, reason, unknown) = (to.clone(), reason.to_owned(), Unknown::default());
+        MoveRecord { other, due, step, reason, unknown }.put(letter.number, None, changes);
     }
     if !letters.is_empty() {
         cx.due(source, due);
@@ -88,7 +90,7 @@ pub(super) async fn leave<S: Reads>(
     let mut facts = LetterFacts::read(store, source, &letters).await?;
     for (facts, (before, bytes)) in facts.iter_mut().zip(leaving) {
         facts.moving = Some(bytes);
-        let gone = MoveRecord { due, step: Step::Left, reason: String::new(), other: before.other.clone() };
+        let gone = MoveRecord { due, step: Step::Left, reason: String::new(), ..before.clone() };
         gone.put(facts.letter.number, Some(&before), changes);
         changes.add(Total::Requeued, 1);
         changes.add(Total::MovedOut, 1);

@@ -64,9 +64,11 @@ pub(crate) fn put_list<T>(out: &mut Vec<u8>, items: &[T], one: impl Fn(&mut Vec<
     items.iter().for_each(|item| one(out, item));
 }
 
-/// One byte: the place of the value in this table, from one on.
+/// One byte: the place of the value in this table, from one on. The table has every value, or the record is damaged.
 pub(crate) fn put_place<T: PartialEq>(out: &mut Vec<u8>, table: &[T], value: &T) {
-    out.push(table.iter().position(|known| known == value).map_or(0, |at| at as u8 + 1));
+    let at = table.iter().position(|known| known == value);
+    debug_assert!(at.is_some(), "a value that stands in no table");
+    out.push(at.map_or(0, |at| at as u8 + 1));
 }
 
 /// Reads from the front.
@@ -200,6 +202,10 @@ impl<'a> Reader<'a> {
 pub(crate) struct Unknown(Vec<u8>);
 
 impl Unknown {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }

@@ -4,14 +4,15 @@ mod earlier;
 mod item;
 mod replace;
 
-use super::context::{CallContext, after_some, overtaken};
+use super::breaker_keys::KeyGroups;
+use super::context::{CallContext, overtaken};
 use super::facts::QueueFacts;
 use super::refusal::Refusal;
 use super::state_changes::{Changes, Total};
 use crate::domain::{NewJob, QueueName, Sameness, State, Timestamp};
 use crate::queue::{EnqueueOutcome, Enqueued};
 use crate::store::Result;
-use crate::store::storage::{Applied, Done, Fence, Index, Len, Storage, Table};
+use crate::store::storage::{Applied, Done, Fence, Index, Len, NO_GROUP, Storage, Table};
 use item::{Chunk, Item};
 use std::collections::HashMap;
 
@@ -64,10 +65,9 @@ pub(crate) async fn enqueue<S: Storage>(
     let mut answers: Vec<Option<Answer>> = Vec::new();
     answers.resize_with(jobs.len(), || None);
     let mut jobs: Vec<Option<Incoming>> = jobs.into_iter().map(Some).collect();
-    let mut begun = false;
     for (queue, places) in groups {
         let limit = cx.settings.queue(&queue).max_depth;
-        let mut adding = Adding { store, cx, queue, limit, now, answers: &mut answers, begun };
+        let mut adding = Adding { store, cx, queue, limit, now, answers: &mut answers };
         let mut chunk = Chunk::default();
         for at in places {
             let Some(incoming) = jobs[at].take() else { continue };
@@ -78,7 +78,6 @@ pub(crate) async fn enqueue<S: Storage>(
             chunk.push(Item::new(at, number, incoming, now, adding.cx), &numbers);
         }
         adding.add_chunk(chunk).await?;
-        begun = adding.begun;
     }
     answers.into_iter().map(|answer| answer.ok_or_else(overtaken)).collect()
 }
@@ -109,16 +108,12 @@ struct Adding<'c, 'a, S> {
     limit: Option<u64>,
     now: Timestamp,
     answers: &'c mut [Option<Answer>],
-    /// A batch of this call was applied.
-    begun: bool,
 }
 
 impl<S: Storage> Adding<'_, '_, S> {
     async fn add_chunk(&mut self, chunk: Chunk) -> Result<()> {
         let Chunk { items, again, apart, .. } = chunk;
-        if let Err(error) = self.add_all(items, apart).await {
-            return Err(after_some(error, self.begun));
-        }
+        self.add_all(items, apart).await?;
         for (at, other) in again {
             let answer = self.answers[other].clone();
             self.answers[at] = answer.map(|it| it.map(|first| Enqueued { outcome: EnqueueOutcome::Existing, ..first }));
@@ -143,12 +138,20 @@ impl<S: Storage> Adding<'_, '_, S> {
             if items.is_empty() {
                 break;
             }
-            let (changes, fences) = self.changes(&items);
+            let keys = items.iter().filter_map(|item| item.spec.breaker_key.as_deref());
+            let Some(keys) = KeyGroups::of(self.store, self.cx, &self.queue, keys).await? else {
+                if let Some(refused) = self.register().await? {
+                    return Ok(self.refuse(items, &refused));
+                }
+                continue;
+            };
+            items.iter_mut().for_each(|item| item.set_group(keys.group(item.spec.breaker_key.as_deref())));
+            let (changes, fences) = self.changes(&items, &keys);
             let made_ready = changes.made_ready;
             let batch = changes.batch();
             match self.store.apply(&self.queue, &batch).await? {
                 Applied::Done(done) => {
-                    self.begun = true;
+                    self.cx.begun = true;
                     self.announce(&items, &done, made_ready).await?;
                     for item in items {
                         self.answers[item.at] = Some(item.added());
@@ -159,25 +162,36 @@ impl<S: Storage> Adding<'_, '_, S> {
                     items = self.resolve(items, &batch, &fences, failed).await?;
                 }
                 Applied::NoQueue => {
-                    self.cx.memory.forget(&self.queue);
-                    let limit = self.cx.limits.queues;
-                    let refused = match self.cx.make_queue(&self.queue, self.now) {
-                        Ok(()) if self.store.register(&self.queue, limit).await? => continue,
-                        Ok(()) => Refusal::TooManyQueues { limit },
-                        Err(refused) => refused,
-                    };
-                    for item in items {
-                        self.answers[item.at] = Some(Err(refused.clone()));
+                    if let Some(refused) = self.register().await? {
+                        return Ok(self.refuse(items, &refused));
                     }
-                    return Ok(Vec::new());
                 }
             }
         }
         Ok(items)
     }
 
-    /// And where the fences of each item begin.
-    fn changes(&self, items: &[Item]) -> (Changes, Vec<usize>) {
+    /// Makes the queue, or says why not.
+    async fn register(&mut self) -> Result<Option<Refusal>> {
+        self.cx.memory.forget(&self.queue);
+        let limit = self.cx.limits.queues;
+        Ok(match self.cx.make_queue(&self.queue, self.now) {
+            Ok(()) if self.store.register(&self.queue, limit).await? => None,
+            Ok(()) => Some(Refusal::TooManyQueues { limit }),
+            Err(refused) => Some(refused),
+        })
+    }
+
+    /// None of them is left.
+    fn refuse(&mut self, items: Vec<Item>, refused: &Refusal) -> Vec<Item> {
+        for item in items {
+            self.answers[item.at] = Some(Err(refused.clone()));
+        }
+        Vec::new()
+    }
+
+    /// And where the fences of each item begin; those of all together stand behind them.
+    fn changes(&self, items: &[Item], keys: &KeyGroups) -> (Changes, Vec<usize>) {
         let mut changes = Changes::with_capacity(items.len() + 1, 2 * items.len() + 1);
         let mut fences = Vec::with_capacity(items.len());
         for item in items {
@@ -188,13 +202,16 @@ impl<S: Storage> Adding<'_, '_, S> {
             let (of, minus) = (Len::Table(Table::Job), &NOT_IN_DEPTH[..]);
             changes.fence(Fence::Room { of, minus, add: items.len() as u64, limit });
         }
+        keys.enter(items.iter().filter_map(|item| item.spec.breaker_key.as_deref()), &mut changes);
         changes.add(Total::Enqueued, items.len() as u64);
         (changes, fences)
     }
 
     async fn announce(&mut self, items: &[Item], done: &Done, made_ready: bool) -> Result<()> {
         if made_ready {
-            QueueFacts::tell_ready(self.store, &self.queue, self.cx, done.ready, self.now).await?;
+            // Where jobs of other keys are held, they are not news.
+            let ready = if items.iter().any(|item| item.group != NO_GROUP) { items.len() as u64 } else { done.ready };
+            QueueFacts::tell_ready(self.store, &self.queue, self.cx, ready.min(done.ready), self.now).await?;
         }
         let scheduled = items.iter().filter(|item| item.state == State::Scheduled);
         if let Some(at) = scheduled.map(|item| item.spec.run_at).min() {

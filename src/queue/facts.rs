@@ -2,6 +2,7 @@
 
 use super::answers::{Answers, ask, ask_if_there, by_name, first_of, numbered};
 use super::context::{CallContext, epoch, overtaken};
+use super::encoding::Unknown;
 use super::records::{self, History, KeyRecord, LeaseRecord, OutcomesRecord, QueueRecord, Whereabouts, read_if};
 use super::state_changes::{Changes, FIRST_FAILURE, LAST_FAILURE};
 use crate::domain::{
@@ -12,7 +13,7 @@ use crate::queue::Depths;
 use crate::store::Result;
 use crate::store::storage::{
     CounterGroup, Entry, Fence, Index, Len, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version,
-    WHOLE_QUEUE, flag, group_of, transitions_of,
+    WHOLE_QUEUE, epoch_of, flag, group_of, transitions_of,
 };
 use bytes::Bytes;
 use std::{collections::HashMap, sync::Arc};
@@ -46,15 +47,21 @@ impl Rounds {
 
 // ---- the queue ----
 
-/// What holds a queue back.
+/// What holds a queue back: the whole of it, and the jobs of one group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueueFacts {
     pub(crate) whole: Version,
-    pub(crate) version: Version,
     pub(crate) queue: QueueRecord,
     pub(crate) queue_record: Option<Bytes>,
+    /// Groups of breaker keys. Not fenced.
+    pub(crate) keys: u64,
+    /// The one that the rest is of.
+    pub(crate) group: u16,
+    pub(crate) version: Version,
     pub(crate) breaker: Breaker,
     pub(crate) breaker_record: Option<Bytes>,
+    /// Beside it in its record.
+    pub(crate) breaker_unknown: Unknown,
     /// When each probe of this epoch started. Not fenced.
     pub(crate) probes: Vec<Timestamp>,
     pub(crate) outcomes_record: Option<Bytes>,
@@ -66,26 +73,29 @@ pub(crate) struct QueueFacts {
 const PROBES_MAX: usize = 1_000;
 
 impl QueueFacts {
-    pub(crate) fn reads() -> [Read; 6] {
+    pub(crate) fn reads(group: u16) -> [Read; 7] {
         let record = |table, group| Read::Record(table, RecordKey::Group(group));
         [
             record(Table::Version, WHOLE_QUEUE),
-            record(Table::Version, NO_GROUP),
             Read::Record(Table::Queue, RecordKey::Only),
-            record(Table::Breaker, NO_GROUP),
+            Read::Len(Len::Table(Table::Group)),
+            record(Table::Version, group),
+            record(Table::Breaker, group),
             first_of(Index::Probe, PROBES_MAX),
-            record(Table::Outcomes, NO_GROUP),
+            record(Table::Outcomes, group),
         ]
     }
 
-    pub(crate) fn found(found: &mut Answers) -> Result<Self> {
+    pub(crate) fn found(group: u16, found: &mut Answers) -> Result<Self> {
         let whole = Version::read(found.record().as_deref());
-        let version = Version::read(found.record().as_deref());
         let queue_record = found.record();
         let queue = read_if(queue_record.as_ref(), records::read_queue)?.unwrap_or_default();
+        let keys = found.number();
+        let version = Version::read(found.record().as_deref());
         let breaker_record = found.record();
-        let breaker = read_if(breaker_record.as_ref(), records::read_breaker)?.unwrap_or_default();
-        let current = epoch(&breaker);
+        let (breaker, breaker_unknown) =
+            read_if(breaker_record.as_ref(), records::read_breaker_whole)?.unwrap_or_default();
+        let current = epoch(group, &breaker);
         let started = |entry: Entry| match entry.member {
             Member::Probe { epoch, .. } if epoch == current => Some(Timestamp::from_millis(entry.score)),
             _ => None,
@@ -97,20 +107,38 @@ impl QueueFacts {
             Some(outcomes) => outcomes.outcome_stats.took_ms,
             None => OutcomeStats::new(breaker.usual.clone(), Timestamp::default()).took_ms,
         };
-        Ok(Self { whole, version, queue, queue_record, breaker, breaker_record, probes, outcomes_record, took_ms })
+        Ok(Self {
+            whole,
+            queue,
+            queue_record,
+            keys,
+            group,
+            version,
+            breaker,
+            breaker_record,
+            breaker_unknown,
+            probes,
+            outcomes_record,
+            took_ms,
+        })
     }
 
-    /// As the store has them now. None: there is no such queue.
+    /// Of the jobs without a breaker key, as the store has them now. None: there is no such queue.
     pub(crate) async fn read<S: Reads>(store: &mut S, queue: &QueueName) -> Result<Option<Self>> {
-        let found = ask_if_there(store, queue, &Self::reads()).await?;
-        found.map(|mut found| Self::found(&mut found)).transpose()
+        Self::read_group(store, queue, NO_GROUP).await
+    }
+
+    /// The same of a group.
+    pub(crate) async fn read_group<S: Reads>(store: &mut S, queue: &QueueName, group: u16) -> Result<Option<Self>> {
+        let found = ask_if_there(store, queue, &Self::reads(group)).await?;
+        found.map(|mut found| Self::found(group, &mut found)).transpose()
     }
 
     /// The same, remembered.
     pub(crate) async fn read_anew<S: Reads>(
-        store: &mut S, queue: &QueueName, cx: &CallContext<'_>,
+        store: &mut S, queue: &QueueName, group: u16, cx: &CallContext<'_>,
     ) -> Result<Option<Arc<Self>>> {
-        let facts = Self::read(store, queue).await?.map(Arc::new);
+        let facts = Self::read_group(store, queue, group).await?.map(Arc::new);
         match &facts {
             Some(facts) => cx.memory.remember(queue, facts.clone()),
             None => cx.memory.forget(queue),
@@ -124,7 +152,7 @@ impl QueueFacts {
     ) -> Result<Option<Arc<Self>>> {
         match cx.memory.facts(queue) {
             Some(facts) => Ok(Some(facts)),
-            None => Self::read_anew(store, queue, cx).await,
+            None => Self::read_anew(store, queue, NO_GROUP, cx).await,
         }
     }
 
@@ -149,19 +177,29 @@ impl QueueFacts {
         self.queue.pause.as_ref()?.until
     }
 
+    /// An operator holds all jobs of the queue, those with a breaker key too.
+    pub(crate) fn holds_all(&self, now: Timestamp) -> bool {
+        let paused = self.queue.pause.as_ref().is_some_and(|pause| pause.holds(now));
+        let forced = self.breaker.forced.as_ref().is_some_and(|forced| forced.open);
+        paused || forced && self.group == NO_GROUP
+    }
+
     /// What all jobs of the queue pass together.
     pub(crate) fn whole_gate<'f>(&'f self, settings: &'f QueueSettings) -> Gate<'f> {
         let QueueSettings { max_in_flight, max_rate, .. } = *settings;
         Gate { pause: self.queue.pause.as_ref(), max_in_flight, max_rate, ..Gate::default() }
     }
 
-    /// What those pass that its breaker guards.
+    /// What those of its group pass.
     pub(crate) fn gate<'f>(&'f self, settings: &'f QueueSettings) -> Gate<'f> {
-        let guard = Guard { breaker: &self.breaker, settings: &settings.breaker, took_ms: self.took_ms };
-        Gate { guard: Some(guard), ..Gate::default() }
+        let guard = Some(Guard { breaker: &self.breaker, settings: &settings.breaker, took_ms: self.took_ms });
+        let limits = if self.group == NO_GROUP { None } else { settings.limits_of_key(&self.breaker.key) };
+        let (max_in_flight, max_rate) =
+            limits.map(|limits| (limits.max_in_flight, limits.max_rate)).unwrap_or_default();
+        Gate { guard, max_in_flight, max_rate, ..Gate::default() }
     }
 
-    /// What may leave the queue now, its probes that are out considered.
+    /// What of the jobs without a breaker key may leave the queue now, their probes that are out considered.
     pub(crate) fn admission<'f>(&'f self, settings: &'f QueueSettings, now: Timestamp) -> Admission<'f> {
         let all = Gate { guard: self.gate(settings).guard, ..self.whole_gate(settings) };
         all.admission(self.probes.iter().copied(), now)
@@ -169,7 +207,7 @@ impl QueueFacts {
 
     /// The breaker is another: its record, which the sweep works at under the same version (`queue/returned.rs`).
     pub(crate) fn put_breaker_record(&mut self, changes: &mut Changes) {
-        let (key, record) = (RecordKey::Group(NO_GROUP), records::breaker(&self.breaker));
+        let (key, record) = (RecordKey::Group(self.group), records::breaker(&self.breaker, &self.breaker_unknown));
         changes.fence(record_fence(Table::Breaker, key.clone(), self.breaker_record.as_ref()));
         changes.put(Table::Breaker, key, record.clone());
         self.breaker_record = Some(record);
@@ -194,6 +232,7 @@ pub(crate) fn record_fence(table: Table, key: RecordKey, found: Option<&Bytes>) 
 /// Counts of outcomes under one epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutcomeFacts {
+    group: u16,
     record: Option<Bytes>,
     pub(crate) outcome_stats: OutcomeStats,
 }
@@ -207,7 +246,7 @@ impl OutcomeFacts {
     pub(crate) fn found(queue: &QueueFacts, of: u32, found: &mut Answers, now: Timestamp) -> Result<Self> {
         let (sums, last) = found.sums();
         let record = queue.outcomes_record.clone();
-        let current = epoch(&queue.breaker);
+        let current = epoch(queue.group, &queue.breaker);
         let kept = read_if(record.as_ref(), records::read_outcomes)?.filter(|kept| kept.epoch == current);
         let mut outcome_stats = match kept {
             Some(kept) => kept.outcome_stats,
@@ -217,19 +256,20 @@ impl OutcomeFacts {
             let OutcomeSums { succeeded: count, retried, took_ms, ln_took } = sums;
             outcome_stats.absorb(Successes { count, retried, took_ms, ln_took }, last);
         }
-        Ok(Self { record, outcome_stats })
+        Ok(Self { group: queue.group, record, outcome_stats })
     }
 
     /// Holds while what was counted is what was read.
     pub(crate) fn fence(&self) -> Fence {
-        record_fence(Table::Outcomes, RecordKey::Group(NO_GROUP), self.record.as_ref())
+        record_fence(Table::Outcomes, RecordKey::Group(self.group), self.record.as_ref())
     }
 
     /// What is known from now on, under the breaker's epoch.
     pub(crate) fn put(&self, outcome_stats: OutcomeStats, queue: &mut QueueFacts, changes: &mut Changes) {
         queue.took_ms = outcome_stats.took_ms;
-        let record = records::outcomes(&OutcomesRecord { epoch: epoch(&queue.breaker), outcome_stats });
-        changes.put(Table::Outcomes, RecordKey::Group(NO_GROUP), record.clone());
+        let epoch = epoch(queue.group, &queue.breaker);
+        let record = records::outcomes(&OutcomesRecord { epoch, outcome_stats });
+        changes.put(Table::Outcomes, RecordKey::Group(queue.group), record.clone());
         queue.outcomes_record = Some(record);
     }
 }
@@ -247,6 +287,8 @@ pub(crate) struct JobFacts {
     pub(crate) history: Option<History>,
     /// There is a record, readable or not.
     pub(crate) has_history: bool,
+    /// Of its breaker key, as its record says: its history knows better.
+    job_group: u16,
     /// The record of the job is there.
     pub(crate) exists: bool,
     /// Of a job with a key.
@@ -255,7 +297,7 @@ pub(crate) struct JobFacts {
 
 impl JobFacts {
     pub(crate) fn of(number: u64, job: Option<&Bytes>, history: Option<&Bytes>) -> Result<Self> {
-        let (spec, sameness) = records::job_with_sameness(number, job)?;
+        let (spec, sameness, job_group) = records::job_with_rest(number, job)?;
         let bits = |record: Option<&Bytes>| record.map_or(0, |it| records::traits(it));
         let past = read_if(history, records::read_history)?;
         let history_bits = match (history, &past) {
@@ -270,6 +312,7 @@ impl JobFacts {
             traits: bits(job) | bits(history) | history_bits,
             history: past,
             has_history: history.is_some(),
+            job_group,
             exists: job.is_some(),
             sameness,
         })
@@ -298,9 +341,23 @@ impl JobFacts {
     pub(crate) fn next_history(&self, progress: Progress) -> History {
         let rank = records::rank(self.spec.priority);
         match &self.history {
-            Some(before) => History { progress, rank, unknown: before.unknown.clone(), ..*before },
-            None => History { progress, rank, ..History::default() },
+            Some(before) => {
+                let (learnt_key, unknown) = (before.learnt_key.clone(), before.unknown.clone());
+                History { progress, rank, learnt_key, unknown, ..*before }
+            }
+            None => History { progress, rank, group: self.job_group, ..History::default() },
         }
+    }
+
+    /// Where it waits or runs: of its breaker key.
+    pub(crate) fn group(&self) -> u16 {
+        self.history.as_ref().map_or(self.job_group, |history| history.group)
+    }
+
+    /// The breaker key that a failure named last, or else the one that it was enqueued with.
+    pub(crate) fn breaker_key(&self) -> Option<&str> {
+        let learnt = self.history.as_ref().and_then(|history| history.learnt_key.as_deref());
+        learnt.or(self.spec.breaker_key.as_deref())
     }
 
     /// Where it is, unless it is leased. One that waits is there or, once it was promoted, in `Ready`.
@@ -395,16 +452,17 @@ pub(crate) struct DeliveryFacts {
 }
 
 impl DeliveryFacts {
-    /// `leases`: the numbers of their jobs, and their epochs. None: there is no such queue.
+    /// `group`: whose breaker hears of them. `leases`: the numbers of their jobs, and their epochs. None: there is no such queue.
     pub(crate) async fn read<S: Reads>(
-        store: &mut S, queue: &QueueName, leases: impl Iterator<Item = (u64, u32)> + Clone + Send,
+        store: &mut S, queue: &QueueName, group: u16, leases: impl Iterator<Item = (u64, u32)> + Clone + Send,
     ) -> Result<Option<Self>> {
         // Epochs grow, and outcomes of an earlier one count nowhere.
-        let epoch = leases.clone().map(|(_, epoch)| epoch).max().unwrap_or_default();
-        let own = QueueFacts::reads().into_iter().chain(OutcomeFacts::reads(epoch));
+        let of_group = leases.clone().map(|(_, epoch)| epoch).filter(|epoch| group_of(*epoch) == group);
+        let epoch = of_group.max().unwrap_or_else(|| epoch_of(group, 0));
+        let own = QueueFacts::reads(group).into_iter().chain(OutcomeFacts::reads(epoch));
         let reads: Vec<_> = own.chain(leases.clone().flat_map(|(number, _)| LeaseFacts::reads(number))).collect();
         let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
-        let facts = QueueFacts::found(&mut found)?;
+        let facts = QueueFacts::found(group, &mut found)?;
         let outcomes = OutcomeFacts::found(&facts, epoch, &mut found, store.now())?;
         let leases = leases.map(|(number, _)| Ok(LeaseFacts::found(queue, number, &mut found)?.ok()));
         Ok(Some(Self { queue: facts, outcomes, leases: leases.collect::<Result<_>>()? }))
@@ -425,8 +483,9 @@ pub(crate) struct DeadFacts {
     failures: HashMap<u64, String>,
 }
 
-const DEPTHS: [Index; 8] = [
+const DEPTHS: [Index; 9] = [
     Index::Ready,
+    Index::Keyed,
     Index::Scheduled,
     Index::Retrying,
     Index::Leased,
@@ -442,7 +501,9 @@ pub(crate) fn depth_reads() -> impl Iterator<Item = Read> {
 }
 
 pub(crate) fn depths(found: &mut Answers) -> Depths {
-    let [ready, scheduled, retrying, leased, completed, cancelled, dead, overflow] = DEPTHS.map(|_| found.number());
+    let [ready, keyed, scheduled, retrying, leased, completed, cancelled, dead, overflow] =
+        DEPTHS.map(|_| found.number());
+    let ready = ready + keyed;
     Depths { ready, scheduled, retrying, leased, completed, cancelled, dead: dead + overflow, overflow }
 }
 

@@ -127,7 +127,7 @@ fn not_found(id: &JobId, queue: Option<&QueueName>) -> Refusal {
 }
 
 pub(crate) fn key_not_found(key: &str, queue: &QueueName) -> Refusal {
-    Refusal::JobNotFound { id: format!("of key {key}"), searched: Some((queue.clone(), None)) }
+    Refusal::KeyNotFound { key: key.to_owned(), queue: queue.clone(), kept: None }
 }
 
 /// The token of a lease as its worker has it.
@@ -154,7 +154,7 @@ pub(crate) struct Located {
 /// The state of the jobs of an index.
 pub(crate) fn state_of(index: Index) -> State {
     match index {
-        Index::Ready => State::Ready,
+        Index::Ready | Index::Keyed => State::Ready,
         Index::Scheduled => State::Scheduled,
         Index::Retrying => State::Retrying,
         Index::Leased => State::Leased,
@@ -227,13 +227,13 @@ async fn locate_some<S: Reads>(
 /// The indexes that may have a job which is not leased, and where. A promotion moves it and writes nothing else.
 fn candidates(job: &JobFacts, now: Timestamp) -> Vec<(Index, Entry)> {
     let (whereabouts, at) = job.whereabouts(now);
-    let position = records::position(job.number, job.rank(), at, job.has_history);
+    let position = records::position(job.group(), job.number, job.rank(), at, job.has_history);
     let (waiting, ready) = (Entry::waiting(position), Entry::ready(position));
     let numbered = Entry::number(at.millis(), job.number);
     match whereabouts {
-        Whereabouts::Ready => vec![(Index::Ready, ready)],
-        Whereabouts::Scheduled => vec![(Index::Scheduled, waiting), (Index::Ready, ready)],
-        Whereabouts::Retrying => vec![(Index::Retrying, waiting), (Index::Ready, ready)],
+        Whereabouts::Ready => vec![(position.ready_index(), ready)],
+        Whereabouts::Scheduled => vec![(Index::Scheduled, waiting), (position.ready_index(), ready)],
+        Whereabouts::Retrying => vec![(Index::Retrying, waiting), (position.ready_index(), ready)],
         Whereabouts::Completed => vec![(Index::Completed, numbered)],
         Whereabouts::Cancelled => vec![(Index::Cancelled, numbered)],
         Whereabouts::Dead => vec![(Index::Dead, numbered.clone()), (Index::Overflow, numbered)],
@@ -257,7 +257,7 @@ async fn search<S: Reads>(store: &mut S, queue: &QueueName, number: u64) -> Resu
         let entry = Entry::number(score, number);
         return Ok(Some(Located { job, index, entry, lease: None }));
     }
-    for index in [Index::Ready, Index::Scheduled, Index::Retrying] {
+    for index in [Index::Ready, Index::Keyed, Index::Scheduled, Index::Retrying] {
         if let Some(entry) = search_index(store, queue, index, number).await? {
             return Ok(Some(Located { job, index, entry, lease: None }));
         }

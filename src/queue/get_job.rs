@@ -11,10 +11,11 @@ use super::state_changes::{FIRST_FAILURE, LAST_FAILURE, attempt_part, kept_attem
 use crate::domain::{
     Attempt, Body, Breaker, Delivery, Failure, JobEvent, JobId, Pause, QueueName, Spec, State, Timestamp,
 };
-use crate::queue::{Ahead, Death, JobView};
+use crate::queue::{Ahead, Death, JobView, UnknownFields};
 use crate::store::Result;
 use crate::store::storage::{Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// READY jobs ahead are counted up to here.
@@ -75,7 +76,7 @@ async fn view<S: Reads>(store: &mut S, queue: &QueueName, number: u64, detail: D
         let Some(mut view) = views(store, queue, &seen, detail).await?.pop().flatten() else {
             continue;
         };
-        if let (Index::Ready, Entry { member: Member::Position(position), .. }) = &seen[0] {
+        if let (Index::Ready | Index::Keyed, Entry { member: Member::Position(position), .. }) = &seen[0] {
             view.ahead = Some(ahead(store, queue, *position).await?);
         }
         return Ok(Some(view));
@@ -111,6 +112,8 @@ pub(crate) async fn views<S: Reads>(
 /// A job as far as the first read shows it.
 pub(crate) struct Head {
     number: u64,
+    /// Of its breaker key, while it waits or runs.
+    group: u16,
     job: Option<Bytes>,
     /// It has a record in `History`, which may be damaged.
     has_history: bool,
@@ -169,6 +172,15 @@ pub(crate) async fn heads<S: Reads>(
         }
         heads.push(head);
     }
+    let groups: BTreeSet<u16> = heads.iter().flatten().map(|head| head.group).filter(|it| *it != NO_GROUP).collect();
+    let breaker = |group: &u16| Read::Record(Table::Breaker, RecordKey::Group(*group));
+    let mut found = ask(store, queue, &groups.iter().map(breaker).collect::<Vec<_>>()).await?;
+    for group in groups {
+        let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+        for head in heads.iter_mut().flatten().filter(|head| head.group == group) {
+            head.view.breaker = breaker.clone();
+        }
+    }
     Ok(heads)
 }
 
@@ -209,8 +221,11 @@ impl Seen<'_> {
         }
         let at = facts.history.as_ref().map_or(facts.spec.run_at, |history| history.at);
         let death = dead.map(|dead| self.death(&dead, at)).transpose()?;
+        let (group, breaker_key) = (facts.group(), facts.breaker_key().map(str::to_owned));
+        let learnt_key = breaker_key.filter(|key| facts.spec.breaker_key.as_ref() != Some(key));
         let (recorded, has_history) = (facts.past().map(|past| [past.recorded, past.events]), facts.has_history);
         let has_failed = has_history && facts.past().is_none_or(|past| past.first_failed_at.is_some());
+        let unknown = facts.history.as_ref().map(|history| history.unknown.clone()).unwrap_or_default();
         let (mut delivery, mut old_place, mut cancel_requested) = (None, None, None);
         let (progress, spec) = match leased {
             Ok(lease) => {
@@ -244,10 +259,12 @@ impl Seen<'_> {
             ahead: None,
             pause: self.pause.clone(),
             breaker: self.breaker.clone(),
+            learnt_key,
+            unknown: UnknownFields { history: unknown, ..UnknownFields::default() },
             progress,
             spec: Spec { headers: Vec::new(), ..spec },
         };
-        Ok((Some(Head { number, job, has_history, recorded, cancel_requested, has_failed, view }), mark))
+        Ok((Some(Head { number, group, job, has_history, recorded, cancel_requested, has_failed, view }), mark))
     }
 
     /// While it waits.
@@ -351,6 +368,7 @@ impl Head {
         }
         if let Some(job) = &self.job {
             (view.spec, view.corrupt) = whole(self.number, job, body)?;
+            view.unknown.job = records::read_job_rest(job).map(|(_, unknown)| unknown).unwrap_or_default();
         }
         if view.state == State::Completed
             && let Some(record) = found.record()

@@ -43,6 +43,11 @@ pub trait Host: Send + Sync + 'static {
     /// Whether the engine can take writes, and if not, why.
     fn health(&self) -> Health;
 
+    /// What the store says of the version that it needs, if that is a newer one.
+    fn needs_newer(&self) -> impl Future<Output = Option<String>> + Send {
+        async { None }
+    }
+
     /// What operators should know of how the engine does, oldest first.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -174,7 +179,20 @@ impl<H: Host> Queues<H> {
     }
 
     async fn run(&self, verb: Verb) -> Result<Answer> {
-        self.submit(verb, String::new())?.await.unwrap_or_else(|_| Err(unanswered()))
+        let answer = self.submit(verb, String::new())?;
+        self.answer(answer).await
+    }
+
+    async fn answer(&self, answer: oneshot::Receiver<Result<Answer>>) -> Result<Answer> {
+        let answer = answer.await.unwrap_or_else(|_| Err(unanswered()));
+        self.or_needs_newer(answer).await
+    }
+
+    /// An error about a record of a newer server names the version that the store needs.
+    async fn or_needs_newer<T>(&self, answer: Result<T>) -> Result<T> {
+        let Err(StoreError::NewerFormat(what)) = answer else { return answer };
+        let needs = self.host.needs_newer().await.map(|needs| format!(" ({needs})"));
+        Err(StoreError::NewerFormat(what + &needs.unwrap_or_default()))
     }
 
     /// Jobs of callers that have gone return before anything else is done.
@@ -187,14 +205,17 @@ impl<H: Host> Queues<H> {
     }
 
     async fn view(&self, view: View) -> Result<Viewed, Error> {
-        match self.host.view(view).await? {
+        let viewed = self.host.view(view).await;
+        match self.or_needs_newer(viewed).await? {
             Viewed::Refused(refusal) => Err(self.refused(refusal)),
             viewed => Ok(viewed),
         }
     }
 
     fn refused(&self, mut refusal: Refusal) -> Error {
-        if let Refusal::JobNotFound { searched: Some((queue, kept)), .. } = &mut refusal {
+        if let Refusal::JobNotFound { searched: Some((queue, kept)), .. } | Refusal::KeyNotFound { queue, kept, .. } =
+            &mut refusal
+        {
             *kept = self.settings().queue(queue).completed_retention;
         }
         refusal.into()
@@ -206,7 +227,7 @@ impl<H: Host> Queues<H> {
         let submit = |claim: UndeliveredClaim| self.submit(Verb::Undelivered(claim), String::new());
         let submitted: Vec<_> = self.notifier.take_undelivered().into_iter().map(submit).collect();
         for answer in submitted {
-            answer?.await.unwrap_or_else(|_| Err(unanswered()))?;
+            self.answer(answer?).await?;
         }
         Ok(())
     }

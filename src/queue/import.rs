@@ -3,14 +3,15 @@
 mod plan;
 
 use super::answers::together;
+use super::breaker_keys::KeyGroups;
 use super::breakers::{put_breakers, register, set_pause};
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::facts::{QueueFacts, Rounds};
-use super::refusal::{self, Error};
+use super::refusal;
 use crate::domain::{Breaker, QueueName};
 use crate::queue::{Import, Imported, JobView, QueueHolds, sizes};
 use crate::store::Result;
-use crate::store::storage::{Applied, Storage};
+use crate::store::storage::{Applied, NO_GROUP, Storage};
 use plan::{ImportFacts, Plan};
 
 /// Jobs and bytes of one batch, about: while an engine applies it, it does nothing else.
@@ -29,11 +30,7 @@ pub(crate) async fn import<S: Storage>(
     let mut left = &jobs[..];
     while !left.is_empty() {
         let (chunk, rest) = left.split_at(together(left, BATCH_JOBS, BATCH_BYTES, sizes::of_view));
-        let begun = !taken.is_empty();
-        taken.extend(add_chunk(store, cx, &queue, chunk).await.map_err(|error| match error {
-            Error::Store(error) => after_some(error, begun).into(),
-            refused => refused,
-        })?);
+        taken.extend(add_chunk(store, cx, &queue, chunk).await?);
         left = rest;
     }
     Ok(taken)
@@ -64,9 +61,25 @@ async fn import_holds<S: Storage>(
         take_over(&mut after.breaker, &holds.work);
         take_over(&mut after.queue.dead_letters, &holds.dead_letters);
         if put_breakers(store, cx, queue, &before, after).await?.is_some() {
-            return Ok(());
+            break;
         }
     }
+    for there in &holds.keys {
+        let mut rounds = Rounds::default();
+        loop {
+            rounds.next()?;
+            let keys = KeyGroups::of(store, cx, queue, [there.key.as_str()].into_iter()).await?.unwrap_or_default();
+            let group = keys.group(Some(&there.key));
+            let Some(before) = QueueFacts::read_group(store, queue, group).await? else { return Ok(()) };
+            let mut after = before.clone();
+            take_over(&mut after.breaker, there);
+            // Where there is no room for the key, its jobs are in no group either.
+            if group == NO_GROUP || put_breakers(store, cx, queue, &before, after).await?.is_some() {
+                break;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A breaker that comes from elsewhere, in the place of this one. Transitions never go back: deliveries remember them.
@@ -93,16 +106,22 @@ async fn add_chunk<S: Storage>(
         };
         // Those of an earlier round are not given again.
         let numbers = store.numbers(jobs.len() as u64).await?;
+        // Of those that wait.
+        let waiting = jobs.iter().filter(|job| job.death.is_none() && job.completed_at.is_none());
+        let keys = || waiting.clone().filter_map(JobView::breaker_key);
+        let groups = KeyGroups::of(store, cx, queue, keys()).await?.unwrap_or_default();
         let (now, mark) = (store.now(), cx.events.len());
-        let mut plan = Plan::new(facts, queue, &settings, now);
+        let mut plan = Plan::new(facts, queue, &settings, &groups, now);
         let taken = jobs.iter().zip(numbers).map(|(job, number)| plan.add(job, number, cx));
         let taken = taken.collect::<Result<Vec<_>>>()?;
         if plan.changes.is_empty() {
             return Ok(taken);
         }
+        groups.enter(keys(), &mut plan.changes);
         let made_ready = plan.changes.made_ready;
         match store.apply(queue, &plan.changes.batch()).await? {
             Applied::Done(done) => {
+                cx.begun = true;
                 if made_ready {
                     QueueFacts::tell_ready(store, queue, cx, done.ready, now).await?;
                 }

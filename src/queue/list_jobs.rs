@@ -7,7 +7,7 @@ use super::refusal;
 use crate::domain::{JobId, State, Timestamp};
 use crate::queue::{JobPage, JobPosition, JobQuery, JobView, sizes};
 use crate::store::Result;
-use crate::store::storage::{Entry, Found, Index, Member, Read, Reads, RecordKey, Table};
+use crate::store::storage::{Entry, Found, Index, Member, NO_GROUP, Read, Reads, RecordKey, Table};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
@@ -21,8 +21,10 @@ pub(crate) async fn jobs<S: Reads>(store: &mut S, query: &JobQuery) -> refusal::
     let mut walk =
         Walk { store, query, page: JobPage::default(), looked: 0, bytes: 0, ahead: 0, last: query.after.clone() };
     for (state, after) in query.walk() {
-        if walk.state(state, after.cloned()).await?.is_break() {
-            break;
+        for indexes in stages(state, after) {
+            if walk.state(state, indexes, after.cloned()).await?.is_break() {
+                return Ok(walk.page);
+            }
         }
     }
     Ok(walk.page)
@@ -41,15 +43,19 @@ struct Walk<'a, S> {
 
 impl<S: Reads> Walk<'_, S> {
     /// A break ends the page.
-    async fn state(&mut self, state: State, mut after: Option<JobPosition>) -> refusal::Result<ControlFlow<()>> {
-        if state == State::Ready {
+    async fn state(
+        &mut self, state: State, indexes: &[Index], mut after: Option<JobPosition>,
+    ) -> refusal::Result<ControlFlow<()>> {
+        // Of the jobs of a breaker key it is not known what goes before them.
+        self.ahead = if indexes == [Index::Keyed] { usize::MAX } else { 0 };
+        if indexes == [Index::Ready] {
             self.count_ahead(after.as_ref()).await?;
         }
         loop {
             let limit = self.entries();
-            let reads = reads(state, after.as_ref(), limit);
+            let reads = reads(state, indexes, after.as_ref(), limit);
             let found = ask_known(self.store, &self.query.queue, &reads).await?;
-            let seen = in_order(state, found, limit);
+            let seen = in_order(indexes, found, limit);
             let Some((_, last)) = seen.last() else {
                 return Ok(ControlFlow::Continue(()));
             };
@@ -109,8 +115,8 @@ impl<S: Reads> Walk<'_, S> {
         }
         self.looked += 1;
         let is_ready = position.state == State::Ready;
-        let ahead = is_ready.then(|| counted(self.ahead));
-        self.ahead += usize::from(is_ready);
+        let ahead = (is_ready && position.group == NO_GROUP).then(|| counted(self.ahead));
+        self.ahead = self.ahead.saturating_add(usize::from(is_ready));
         if let Some(mut view) = view {
             view.ahead = ahead;
             self.bytes += sizes::of_view(&view);
@@ -125,33 +131,35 @@ impl<S: Reads> Walk<'_, S> {
     }
 }
 
-/// The indexes that have the jobs of a state; those of two are merged.
-fn indexes(state: State) -> &'static [Index] {
+/// The indexes that have the jobs of a state, one after the other; those that stand together are merged. `after`: where to go on.
+fn stages(state: State, after: Option<&JobPosition>) -> &'static [&'static [Index]] {
     match state {
-        State::Ready => &[Index::Ready],
-        State::Scheduled => &[Index::Scheduled],
-        State::Retrying => &[Index::Retrying],
-        State::Leased => &[Index::Leased],
-        State::Dead => &[Index::Dead, Index::Overflow],
-        State::Completed => &[Index::Completed],
-        State::Cancelled => &[Index::Cancelled],
+        State::Ready if after.is_some_and(|after| after.group != NO_GROUP) => &[&[Index::Keyed]],
+        State::Ready => &[&[Index::Ready], &[Index::Keyed]],
+        State::Scheduled => &[&[Index::Scheduled]],
+        State::Retrying => &[&[Index::Retrying]],
+        State::Leased => &[&[Index::Leased]],
+        State::Dead => &[&[Index::Dead, Index::Overflow]],
+        State::Completed => &[&[Index::Completed]],
+        State::Cancelled => &[&[Index::Cancelled]],
     }
 }
 
-fn reads(state: State, after: Option<&JobPosition>, limit: usize) -> Vec<Read> {
+fn reads(state: State, indexes: &[Index], after: Option<&JobPosition>, limit: usize) -> Vec<Read> {
     // `Leased` is in the order in which leases end.
     if state == State::Leased {
         let after = after.map(|after| RecordKey::Number(after.number));
         return vec![Read::Scan(Table::Lease, after, limit)];
     }
-    let after = after.map(entry_of);
-    indexes(state).iter().map(|index| range(*index, after.clone(), limit)).collect()
+    // Behind the last one of another index there is nothing left of it.
+    let after = after.filter(|after| indexes != [Index::Keyed] || after.group != NO_GROUP).map(entry_of);
+    indexes.iter().map(|index| range(*index, after.clone(), limit)).collect()
 }
 
 /// The first `limit` of what was found, in the order of the list.
-fn in_order(state: State, found: Answers, limit: usize) -> Vec<(Index, Entry)> {
+fn in_order(indexes: &[Index], found: Answers, limit: usize) -> Vec<(Index, Entry)> {
     let mut seen: Vec<(Index, Entry)> = Vec::new();
-    for (index, found) in indexes(state).iter().zip(found) {
+    for (index, found) in indexes.iter().zip(found) {
         let entries = match found {
             // Their scores are not known, and not needed.
             Found::Scanned(leases) => leases.iter().filter_map(leased).collect(),
@@ -159,7 +167,7 @@ fn in_order(state: State, found: Answers, limit: usize) -> Vec<(Index, Entry)> {
         };
         seen.extend(entries.into_iter().map(|entry| (*index, entry)));
     }
-    if indexes(state).len() > 1 {
+    if indexes.len() > 1 {
         seen.sort_by(|(_, a), (_, b)| a.cmp(b));
         seen.truncate(limit);
     }
@@ -175,13 +183,17 @@ fn leased((key, _): &(RecordKey, Bytes)) -> Option<Entry> {
 
 fn position(state: State, entry: &Entry) -> JobPosition {
     let number = entry.member.job().unwrap_or_default();
+    let group = match &entry.member {
+        Member::Position(position) => position.group,
+        _ => NO_GROUP,
+    };
     let (priority, at, number) = match (&entry.member, state) {
         (Member::Position(position), _) => (records::priority(position.rank), position.ready_at, number),
         (_, State::Dead) => (0, Timestamp::default(), entry.score),
         (_, State::Completed | State::Cancelled) => (0, Timestamp::from_millis(entry.score), number),
         _ => (0, Timestamp::default(), number),
     };
-    JobPosition { state, priority, at, number, id: String::new() }
+    JobPosition { state, group, priority, at, number, id: String::new() }
 }
 
 /// From [`position`]: an entry that is behind the one at this position, and before the next. It need not be there.
@@ -190,7 +202,7 @@ fn entry_of(position: &JobPosition) -> Entry {
     match position.state {
         State::Ready | State::Scheduled | State::Retrying => {
             let rank = records::rank(position.priority);
-            let mut place = records::position(number, rank, position.at, false);
+            let mut place = records::position(position.group, number, rank, position.at, false);
             place.tag = u8::MAX;
             match position.state {
                 State::Ready => Entry::ready(place),

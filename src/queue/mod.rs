@@ -6,6 +6,7 @@
 
 mod answers;
 mod api;
+mod breaker_keys;
 mod breakers;
 mod bulk;
 mod calls;
@@ -57,7 +58,7 @@ pub mod measured {
     use bytes::Bytes;
 
     pub fn write_job(spec: &Spec) -> Bytes {
-        records::job(spec, 1, None, &Default::default()).record
+        records::job(spec, 1, 0, None, &Default::default()).record
     }
 
     pub fn read_job(record: &Bytes) -> Option<Spec> {

@@ -2,8 +2,9 @@
 //! decision into writes.
 
 use super::answers::{ask, ask_record};
+use super::breaker_keys::KeyGroups;
 use super::breakers::put_breaker;
-use super::context::{CallContext, after_some};
+use super::context::CallContext;
 use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
@@ -12,7 +13,9 @@ use crate::domain::{
     OutcomeStats, QueueName, QueueSettings, RetryDecision, Rng, Signal, Timestamp, decide,
 };
 use crate::store::Result;
-use crate::store::storage::{Applied, Done, Index, NO_GROUP, Publish, RecordKey, Storage, Table, flag, transitions_of};
+use crate::store::storage::{
+    Applied, Done, Index, NO_GROUP, Publish, RecordKey, Storage, Table, flag, group_of, transitions_of,
+};
 use std::sync::Arc;
 
 /// So often as one batch; from then on one batch for each delivery.
@@ -32,6 +35,14 @@ pub(crate) struct End<'e> {
 }
 
 impl End<'_> {
+    /// The breaker key that its failure names.
+    fn named_key(&self) -> Option<&str> {
+        match self.outcome {
+            Outcome::Failed { failure, .. } if !failure.breaker_key.is_empty() => Some(&failure.breaker_key),
+            _ => None,
+        }
+    }
+
     fn is_of(&self, facts: &LeaseFacts, now: Timestamp) -> bool {
         match self.token {
             Some(token) => token.fence() == facts.lease.lease.fence(),
@@ -51,8 +62,43 @@ pub(crate) struct Ended {
 pub(crate) async fn end_all<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, ends: &[End<'_>],
 ) -> Result<Vec<Option<Ended>>> {
+    let keys = ends.iter().filter_map(End::named_key);
+    let Some(keys) = KeyGroups::of(store, cx, queue, keys).await? else {
+        return Ok(ends.iter().map(|_| None).collect());
+    };
+    // The breaker that hears of it: of the key that failed, or else that of the delivery.
+    let heard_by = |end: &End<'_>| match end.named_key() {
+        Some(key) => keys.group(Some(key)),
+        None => group_of(end.epoch),
+    };
+    let mut groups: Vec<(u16, Vec<usize>)> = Vec::with_capacity(1);
+    for (at, end) in ends.iter().enumerate() {
+        let group = heard_by(end);
+        match groups.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, places)) => places.push(at),
+            None => groups.push((group, vec![at])),
+        }
+    }
+    if let [(group, _)] = groups[..] {
+        return end_group(store, cx, queue, (group, &keys), ends).await;
+    }
+    let mut all: Vec<_> = ends.iter().map(|_| None).collect();
+    for (group, places) in groups {
+        let some: Vec<_> = places.iter().map(|at| ends[*at]).collect();
+        let ended = end_group(store, cx, queue, (group, &keys), &some).await;
+        for (at, ended) in places.into_iter().zip(ended?) {
+            all[at] = ended;
+        }
+    }
+    Ok(all)
+}
+
+/// Those that one breaker hears of.
+async fn end_group<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, of: (u16, &KeyGroups), ends: &[End<'_>],
+) -> Result<Vec<Option<Ended>>> {
     for _ in 0..JOINT_ROUNDS {
-        if let Some(ended) = try_end(store, cx, queue, ends).await? {
+        if let Some(ended) = try_end(store, cx, queue, of, ends).await? {
             return Ok(ended);
         }
     }
@@ -62,8 +108,8 @@ pub(crate) async fn end_all<S: Storage>(
         let mut rounds = Rounds::default();
         let mut ended = None;
         while ended.is_none() {
-            rounds.next().map_err(|error| after_some(error, !all.is_empty()))?;
-            ended = try_end(store, cx, queue, std::slice::from_ref(end)).await?;
+            rounds.next()?;
+            ended = try_end(store, cx, queue, of, std::slice::from_ref(end)).await?;
         }
         all.extend(ended.into_iter().flatten());
     }
@@ -72,11 +118,11 @@ pub(crate) async fn end_all<S: Storage>(
 
 /// None: the facts were old.
 async fn try_end<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, ends: &[End<'_>],
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, (group, keys): (u16, &KeyGroups), ends: &[End<'_>],
 ) -> Result<Option<Vec<Option<Ended>>>> {
     let none = || Ok(Some(ends.iter().map(|_| None).collect()));
     let leases = ends.iter().map(|end| (end.number, end.epoch));
-    let Some(facts) = DeliveryFacts::read(store, queue, leases).await? else { return none() };
+    let Some(facts) = DeliveryFacts::read(store, queue, group, leases).await? else { return none() };
     let DeliveryFacts { queue: before, outcomes, mut leases } = facts;
     let now = store.now();
     for (end, lease) in ends.iter().zip(&mut leases) {
@@ -88,6 +134,7 @@ async fn try_end<S: Storage>(
     let mark = cx.events.len();
     let settings = cx.queue(queue);
     let (version, mut outcome_stats) = (before.version, outcomes.outcome_stats.clone());
+    let queue_record = before.queue_record.clone();
     if before.breaker.outage.is_none() {
         outcome_stats.roll(now);
     }
@@ -106,20 +153,26 @@ async fn try_end<S: Storage>(
         if dying.is_empty() { DeadFacts::default() } else { DeadFacts::read(store, queue, &dying).await? };
     let mut changes = Changes::default();
     // Every decision was made from how the breaker stands.
-    changes.fence(version.fence(NO_GROUP));
-    plan.write_deliveries(&mut changes, ends, &leases, &decisions, dead_facts, cx);
+    changes.fence(version.fence(group));
+    keys.enter(ends.iter().filter_map(End::named_key), &mut changes);
+    plan.write_deliveries(&mut changes, (ends, keys), &leases, &decisions, dead_facts, cx);
     plan.write_breaker(&mut changes, &outcomes, cx);
     // A slot is free.
     let limited = |facts: &LeaseFacts| facts.lease.lease.flags & (flag::PROBE | flag::RAMP) != 0;
-    let slots = settings.max_in_flight.is_some() || leases.iter().flatten().any(limited);
+    let limits = settings.max_in_flight.is_some() || !settings.breaker_keys.is_empty();
+    let slots = limits || leases.iter().flatten().any(limited);
     let made_ready = changes.made_ready || plan.moved || slots;
     if slots {
         changes.publish(Publish::Always);
     }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(Done { ready, .. }) => {
+            cx.begun = true;
             if made_ready {
                 cx.available(queue, &plan.queue, ready, now);
+            }
+            if group != NO_GROUP && plan.queue.queue_record != queue_record {
+                cx.memory.forget_facts(queue);
             }
             cx.memory.remember(queue, Arc::new(plan.queue));
             cx.lease_ended();
@@ -156,7 +209,10 @@ impl Plan<'_> {
         let (now, settings) = (self.now, self.settings);
         let lease = &facts.lease.lease;
         let breaker = &mut self.queue.breaker;
-        let epoch = epoch_of(lease, breaker);
+        let epoch = match group_of(lease.epoch) == self.queue.group {
+            true => epoch_of(lease, breaker),
+            false => breaker.epoch_at(lease.started_at),
+        };
         let breaker_facts = BreakerFacts {
             state: breaker.state(&settings.breaker, now),
             counts: breaker.counts_failure(&self.outcome_stats, epoch, &settings.breaker, now),
@@ -200,7 +256,7 @@ impl Plan<'_> {
     }
 
     fn write_deliveries(
-        &mut self, changes: &mut Changes, ends: &[End<'_>], leases: &[Option<LeaseFacts>],
+        &mut self, changes: &mut Changes, (ends, keys): (&[End<'_>], &KeyGroups), leases: &[Option<LeaseFacts>],
         decisions: &[Option<RetryDecision>], dead_facts: DeadFacts, cx: &mut CallContext<'_>,
     ) {
         let mut dead_letters = DeadLetters::new(self.name, dead_facts, &self.queue, self.settings, self.now);
@@ -211,7 +267,7 @@ impl Plan<'_> {
                     changes.fence(facts.expiry_fence());
                     changes.add(Total::LeaseExpired, 1);
                 }
-                write_one(changes, decision, facts, &mut dead_letters, cx);
+                write_one(changes, decision, (facts, keys), &mut dead_letters, cx);
             }
         }
         if let Some((record, bytes)) = dead_letters.finish(changes, cx) {
@@ -231,7 +287,7 @@ impl Plan<'_> {
             outcomes.put(std::mem::take(&mut self.outcome_stats), &mut self.queue, changes);
         }
         if self.changed {
-            put_breaker(changes, &mut self.queue, cx);
+            put_breaker(changes, &mut self.queue, self.name, cx);
             if let Some(at) = self.queue.breaker.probe_at(&self.settings.breaker, self.now) {
                 cx.due(self.name, at);
             }
@@ -244,8 +300,8 @@ impl Plan<'_> {
 }
 
 fn write_one(
-    changes: &mut Changes, decision: &RetryDecision, facts: &LeaseFacts, dead_letters: &mut DeadLetters<'_>,
-    cx: &mut CallContext<'_>,
+    changes: &mut Changes, decision: &RetryDecision, (facts, keys): (&LeaseFacts, &KeyGroups),
+    dead_letters: &mut DeadLetters<'_>, cx: &mut CallContext<'_>,
 ) {
     let (job, now) = (&facts.job, dead_letters.now);
     let (attempt, progress) = (&decision.attempt, &decision.progress);
@@ -261,6 +317,11 @@ fn write_one(
     let mut history = facts.next_history(progress.clone());
     if let Some(failure) = &attempt.failure {
         history.failure_bytes = crate::queue::sizes::of_failure(failure) as u32;
+        if !failure.breaker_key.is_empty() {
+            let key = failure.breaker_key.as_str();
+            history.group = keys.group(Some(key));
+            history.learnt_key = (job.spec.breaker_key.as_deref() != Some(key)).then(|| key.to_owned());
+        }
     }
     changes.add(Total::FailedAttempts, u64::from(attempt.failure.is_some()));
     let retried = progress.retries > job.past().map_or(0, |before| before.retries);

@@ -1,6 +1,7 @@
 //! Queues as operators see them, and their counters: of one queue, and of all that there are. Looks at queues, never at jobs.
 
-use super::answers::{Answers, ask, ask_if_there, range};
+use super::answers::{Answers, ask, ask_if_there, first_of, range};
+use super::breaker_keys;
 use super::facts::{depth_reads, depths};
 use super::records;
 use super::refusal::{self, Refusal};
@@ -34,6 +35,7 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
         Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP)),
         first_ready(None),
         first_ready(Some(default_rank)),
+        first_of(Index::Keyed, 1),
     ];
     let reads: Vec<_> = depth_reads().chain(more).collect();
     let Some(mut found) = ask_if_there(store, &name, &reads).await? else { return Ok(None) };
@@ -43,6 +45,7 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
     let queue = found.parse(records::read_queue)?.unwrap_or_default();
     let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
     let (mut first, beyond_default) = (position(&mut found), position(&mut found));
+    let has_keyed = position(&mut found).is_some();
     // The oldest of all priorities: one look for each priority in use, and most queues use the usual one alone.
     let mut oldest = None;
     while let Some(Position { rank, ready_at, .. }) = first {
@@ -53,7 +56,24 @@ async fn queue<S: Reads>(store: &mut S, name: QueueName) -> Result<Option<QueueV
             position(&mut ask(store, &name, &[first_ready(Some(rank))]).await?)
         };
     }
+    if has_keyed {
+        let keyed = first_of_keys(store, &name).await?;
+        oldest = oldest.into_iter().chain(keyed).min();
+    }
     Ok(Some(QueueView { name, depths, totals, oldest_ready_at: oldest, last_claim_at, pause: queue.pause, breaker }))
+}
+
+/// When the first job of each breaker key became ready, the oldest of them.
+async fn first_of_keys<S: Reads>(store: &mut S, queue: &QueueName) -> Result<Option<Timestamp>> {
+    let groups = breaker_keys::groups(store, queue).await?;
+    let reads: Vec<_> = groups.iter().map(|(_, group)| breaker_keys::first_ready_in(*group)).collect();
+    let mut found = ask(store, queue, &reads).await?;
+    let mut oldest = None;
+    for (_, group) in groups {
+        let first = position(&mut found).filter(|position| position.group == group);
+        oldest = oldest.into_iter().chain(first.map(|position| position.ready_at)).min();
+    }
+    Ok(oldest)
 }
 
 /// The first of `Ready` whose rank is beyond this one.

@@ -33,6 +33,8 @@ const INLINE_BODY_MAX: usize = 1024;
 const KNOWN_CONTENT_TYPES: [&str; 3] = ["application/json", "text/plain", "application/octet-stream"];
 /// The largest time that stands in six bytes.
 const TIME_MAX: u64 = (1 << 48) - 1;
+/// As a time.
+pub(crate) const LAST_TIME: Timestamp = Timestamp::from_millis(TIME_MAX);
 
 fn put_time(out: &mut Vec<u8>, at: Timestamp) {
     put_u48(out, at.millis().min(TIME_MAX));

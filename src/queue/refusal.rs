@@ -40,6 +40,13 @@ pub enum Refusal {
         /// The one queue that was searched, and how long that keeps completed jobs. None: all were.
         searched: Option<(QueueName, Option<Duration>)>,
     },
+    /// No job has this idempotency key.
+    KeyNotFound {
+        key: String,
+        queue: QueueName,
+        /// How long the queue keeps completed jobs.
+        kept: Option<Duration>,
+    },
     QueueNotFound {
         queue: QueueName,
     },

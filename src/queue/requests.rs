@@ -3,7 +3,7 @@
 //! calls that are made twice at the same time share one answer, and each reports exactly what it did.
 
 use super::answers::ask_known;
-use super::encoding::{FORMAT, Read, Reader, open, put_id, put_list, put_place, put_u48, put_u64, seal};
+use super::encoding::{FORMAT, Read, Reader, Unknown, open, put_id, put_list, put_place, put_u48, put_u64, seal};
 use super::facts::record_fence;
 use super::records;
 use super::refusal::{Refusal, Result};
@@ -44,7 +44,7 @@ impl BulkProgress {
 const SKIP_REASONS: [SkipReason; 4] =
     [SkipReason::JobNotFound, SkipReason::KeyTaken, SkipReason::IdTaken, SkipReason::DataCorrupt];
 
-fn encode(asked: &[u8; 32], expires_at: Timestamp, progress: &BulkProgress) -> Bytes {
+fn encode(asked: &[u8; 32], expires_at: Timestamp, progress: &BulkProgress, unknown: &Unknown) -> Bytes {
     let mut out = Vec::with_capacity(96 + 17 * progress.ids.len());
     out.push(FORMAT);
     out.extend_from_slice(asked);
@@ -63,11 +63,11 @@ fn encode(asked: &[u8; 32], expires_at: Timestamp, progress: &BulkProgress) -> B
         put_u64(out, *number);
         put_id(out, id);
     });
+    unknown.put(&mut out);
     seal(out).into()
 }
 
-/// What follows is a newer server's.
-fn decode(record: &[u8]) -> Read<([u8; 32], Timestamp, BulkProgress)> {
+fn decode(record: &[u8]) -> Read<([u8; 32], Timestamp, BulkProgress, Unknown)> {
     let mut read = open(record)?;
     let asked = read.array()?;
     let expires_at = Timestamp::from_millis(read.u48()?);
@@ -83,7 +83,8 @@ fn decode(record: &[u8]) -> Read<([u8; 32], Timestamp, BulkProgress)> {
         skipped: read.list(|read| Ok((read.id()?, read.place(&SKIP_REASONS)?)))?,
         moving: read.list(|read| Ok((read.u64()?, read.id()?)))?,
     };
-    Ok((asked, expires_at, progress))
+    let unknown = read.fields(|_, _| Ok(false))?;
+    Ok((asked, expires_at, progress, unknown))
 }
 
 /// Its entry in `Expires`.
@@ -99,6 +100,7 @@ pub(crate) struct Journal {
     record: Option<Bytes>,
     /// Its entry in `Expires`.
     expires_at: Option<Timestamp>,
+    unknown: Unknown,
 }
 
 impl Journal {
@@ -110,13 +112,13 @@ impl Journal {
         let key = RecordKey::Text(format!("{call}:{}", request.id).into());
         let read = storage::Read::Record(Table::Request, key.clone());
         let record = ask_known(store, queue, &[read]).await?.record();
-        let mut journal = Self { request: Some((key, request.asked)), record, expires_at: None };
+        let mut journal = Self { request: Some((key, request.asked)), record, ..Self::default() };
         let Some(record) = &journal.record else { return Ok((journal, None)) };
-        let Some((asked, expires_at, progress)) = records::readable(decode(record))? else {
+        let Some((asked, expires_at, progress, unknown)) = records::readable(decode(record))? else {
             // A damaged record answers that nothing more was done, which is so.
             return Ok((journal, Some(BulkProgress { finished: true, ..BulkProgress::default() })));
         };
-        journal.expires_at = Some(expires_at);
+        (journal.expires_at, journal.unknown) = (Some(expires_at), unknown);
         if expires_at <= store.now() {
             return Ok((journal, None));
         }
@@ -141,9 +143,9 @@ impl Journal {
             }
             changes.insert(Index::Expires, entry(expires_at));
         }
-        let record = encode(asked, expires_at, progress);
+        let record = encode(asked, expires_at, progress, &self.unknown);
         changes.put(Table::Request, key.clone(), record.clone());
-        Self { request: self.request.clone(), record: Some(record), expires_at: Some(expires_at) }
+        Self { record: Some(record), expires_at: Some(expires_at), ..self.clone() }
     }
 
     /// Whether another call with the same request id has gone on meanwhile: the journal's is the first fence.
@@ -172,8 +174,8 @@ mod tests {
         };
         assert_eq!(progress.handled(), 7);
         let expires_at = Timestamp::from_millis(1_800_000_000_000);
-        let mut bytes = encode(&[7; 32], expires_at, &progress).to_vec();
-        assert_eq!(decode(&bytes), Ok(([7; 32], expires_at, progress)));
+        let mut bytes = encode(&[7; 32], expires_at, &progress, &Unknown::default()).to_vec();
+        assert_eq!(decode(&bytes), Ok(([7; 32], expires_at, progress, Unknown::default())));
         bytes[40] ^= 1;
         assert_eq!(decode(&bytes), Err(Damaged));
     }

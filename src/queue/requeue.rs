@@ -4,7 +4,7 @@
 use super::bulk::{self, Action, Bulk};
 use super::context::CallContext;
 use super::facts::{JobFacts, record_fence};
-use super::records::{KeyRecord, Whereabouts};
+use super::records::{History, KeyRecord, Whereabouts};
 use super::refusal::Result;
 use super::removal::LetterFacts;
 use super::requests::BulkProgress;
@@ -54,9 +54,9 @@ pub(super) struct ToReady<'a> {
 }
 
 impl ToReady<'_> {
-    /// DEAD → READY in the same queue. `spec`: the job whole; `key`: what stands under its key.
+    /// DEAD → READY in the same queue. `spec`: the job whole; `key`: what stands under its key; `group`: of its breaker key.
     pub(super) fn put_back(
-        &self, letter: &LetterFacts, spec: &Spec, key: Option<&FoundKey>, cx: &mut CallContext<'_>,
+        &self, letter: &LetterFacts, spec: &Spec, (key, group): (Option<&FoundKey>, u16), cx: &mut CallContext<'_>,
         changes: &mut Changes,
     ) {
         let LetterFacts { letter, job, history_record, dead, .. } = letter;
@@ -65,13 +65,13 @@ impl ToReady<'_> {
         changes.fence(record_fence(Table::History, name, history_record.as_ref()));
         changes.leave_dead(letter, dead.as_ref());
         let died = dead.as_ref().map(|dead| format!("it died at {}: {}", dead.died_at, dead.reason.as_str()));
-        self.enter(job, spec, key, (JobEventKind::Requeued, died.unwrap_or_default()), cx, changes);
+        self.enter(job, spec, (key, group), (JobEventKind::Requeued, died.unwrap_or_default()), cx, changes);
         changes.add(Total::Requeued, 1);
     }
 
     /// The job is ready, and has its key. `why`: the kind and detail of the event that this is.
     pub(super) fn enter(
-        &self, job: &JobFacts, spec: &Spec, key: Option<&FoundKey>, why: (JobEventKind, String),
+        &self, job: &JobFacts, spec: &Spec, (key, group): (Option<&FoundKey>, u16), why: (JobEventKind, String),
         cx: &mut CallContext<'_>, changes: &mut Changes,
     ) {
         if let Some(name) = &spec.key {
@@ -84,7 +84,7 @@ impl ToReady<'_> {
         let mut progress = job.progress();
         progress.requeue(self.now, spec.expires_at, self.keep_attempts);
         changes.record_event(job.number, &mut progress, &JobEvent::new(self.now, why.0, self.reason, why.1));
-        let history = job.next_history(progress);
+        let history = History { group, ..job.next_history(progress) };
         changes.enter_waiting(job, history, self.now, Whereabouts::Scheduled, self.now, cx, self.queue);
     }
 }

@@ -3,6 +3,7 @@
 //! server.
 
 use super::answers::{ask, ask_record, by_name, numbered};
+use super::breaker_keys::KeyGroups;
 use super::bulk;
 use super::context::CallContext;
 use super::facts::{JobFacts, LeaseFacts, QueueFacts, Rounds, record_fence};
@@ -13,27 +14,28 @@ use super::state_changes::{Changes, FoundKey};
 use crate::domain::{Breaker, CountedFailure, DeadReason, JobEvent, JobEventKind, QueueName, State, Timestamp};
 use crate::queue::records::KeyRecord;
 use crate::store::Result;
-use crate::store::storage::{Applied, Entry, Fence, Index, NO_GROUP, RecordKey, Storage, Table, Write};
+use crate::store::storage::{Applied, Entry, Fence, Index, RecordKey, Storage, Table, Write};
 
 /// Returns all that the breaker lists.
 pub(crate) async fn return_counted<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName,
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, group: u16,
 ) -> Result<()> {
     let mut rounds = Rounds::default();
+    let key = RecordKey::Group(group);
     loop {
-        let record = ask_record(store, queue, Table::Breaker, RecordKey::Group(NO_GROUP)).await?;
-        let breaker = read_if(record.as_ref(), records::read_breaker)?.unwrap_or_default();
+        let record = ask_record(store, queue, Table::Breaker, key.clone()).await?;
+        let (breaker, unknown) = read_if(record.as_ref(), records::read_breaker_whole)?.unwrap_or_default();
         let Some((failure, rest)) = breaker.returned.split_first() else {
             cx.memory.forget_facts(queue);
             return Ok(());
         };
         let mut changes = Changes::default();
-        changes.fence(record_fence(Table::Breaker, RecordKey::Group(NO_GROUP), record.as_ref()));
+        changes.fence(record_fence(Table::Breaker, key.clone(), record.as_ref()));
         let mut returning = Returning { store, cx, queue, failure, changes };
         let requeued = returning.plan().await?;
         let Returning { mut changes, .. } = returning;
         let after = Breaker { returned: rest.to_vec(), ..breaker.clone() };
-        changes.put(Table::Breaker, RecordKey::Group(NO_GROUP), records::breaker(&after));
+        changes.put(Table::Breaker, key.clone(), records::breaker(&after, &unknown));
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
                 rounds.won();
@@ -141,6 +143,10 @@ impl<S: Storage> Returning<'_, '_, S> {
             self.changes.take_key(name, key.as_ref(), &record);
         }
         self.record_event(job, &mut history);
+        let keys = || job.breaker_key().into_iter();
+        let groups = KeyGroups::of(self.store, self.cx, self.queue, keys()).await?.unwrap_or_default();
+        groups.enter(keys(), &mut self.changes);
+        history.group = groups.group(job.breaker_key());
         self.changes.enter_waiting(job, history, now, Whereabouts::Retrying, now, self.cx, self.queue);
         Ok(true)
     }

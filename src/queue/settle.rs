@@ -6,16 +6,21 @@ mod named_once;
 
 pub(super) use named_once::named_once;
 
+use super::answers::ask;
+use super::breaker_keys::KeyGroups;
 use super::breakers;
-use super::context::{CallContext, after_some, inconsistent};
+use super::context::{CallContext, epoch, inconsistent};
 use super::facts::{DeliveryFacts, LeaseFacts, QueueFacts};
 use super::outcome::{self, End};
+use super::records;
 use super::refusal::Refusal;
 use super::state_changes::{Changes, ID_HELD, Total};
-use crate::domain::{Attempt, BreakerKind, Lease, QueueName, QueueSettings, Successes, Timestamp};
+use crate::domain::{Attempt, Breaker, BreakerKind, Lease, QueueName, QueueSettings, Successes, Timestamp};
 use crate::queue::{Ack, Acked, Nack, Settled, Settlements};
 use crate::store::Result;
-use crate::store::storage::{Applied, Fence, NO_GROUP, OutcomeSums, Publish, RecordKey, Storage, Table, Write, flag};
+use crate::store::storage::{
+    Applied, Fence, NO_GROUP, OutcomeSums, Publish, Read, RecordKey, Storage, Table, Write, flag, group_of,
+};
 use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,52 +30,47 @@ const BATCH_MAX: usize = 500;
 
 /// Ends or prolongs leases, in the order acks, nacks, extensions.
 pub(crate) async fn settle<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, items: Settlements) -> Result<Settled> {
-    let mut begun = false;
-    let settled = settle_all(store, cx, &items, &mut begun).await;
-    settled.map_err(|error| after_some(error, begun))
-}
-
-/// `begun`: a batch was applied.
-async fn settle_all<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, Settlements { acks, nacks, extensions }: &Settlements, begun: &mut bool,
-) -> Result<Settled> {
+    let Settlements { acks, nacks, extensions } = &items;
     let (mut acked, mut nacked, mut extended) = (unanswered(acks), unanswered(nacks), unanswered(extensions));
-    for batch in batches(acks, |ack| &ack.lease) {
+    for batch in batches(acks, |ack| &ack.lease, guarding_group) {
         ack_batch(store, cx, batch, &mut acked).await?;
-        *begun = true;
     }
-    for batch in batches(nacks, |nack| &nack.lease) {
+    for batch in batches(nacks, |nack| &nack.lease, |_| NO_GROUP) {
         nack_batch(store, cx, batch, &mut nacked).await?;
-        *begun = true;
     }
-    for batch in batches(extensions, |extend| &extend.lease) {
+    for batch in batches(extensions, |extend| &extend.lease, |_| NO_GROUP) {
         extend::extend_batch(store, cx, batch, &mut extended).await?;
-        *begun = true;
     }
     Ok(Settled { acks: all(acked)?, nacks: all(nacked)?, extensions: all(extended)? })
 }
 
-/// Items in batches of one queue, each with its place in the call. A job that comes twice is in a later batch: fences look
-/// before anything is written.
-fn batches<T>(items: &[T], lease: impl Fn(&T) -> &Lease) -> Vec<Vec<(usize, &T)>> {
+/// Items in batches of one queue and group, each with its place in the call. A job that comes twice is in a later batch: fences
+/// look before anything is written.
+fn batches<T>(items: &[T], lease: impl Fn(&T) -> &Lease, group: impl Fn(&Lease) -> u16) -> Vec<Vec<(usize, &T)>> {
     if let [item] = items {
         return vec![vec![(0, item)]];
     }
-    type OfQueue<'i, T> = (&'i QueueName, HashSet<u64>, Vec<(usize, &'i T)>);
+    type OfQueue<'i, T> = ((&'i QueueName, u16), HashSet<u64>, Vec<(usize, &'i T)>);
     let mut batches: Vec<OfQueue<'_, T>> = Vec::new();
     for (at, item) in items.iter().enumerate() {
-        let Lease { queue, number, .. } = lease(item);
-        let open = batches.iter_mut().rev().find(|(name, ..)| *name == queue);
+        let lease = lease(item);
+        let of = (&lease.queue, group(lease));
+        let open = batches.iter_mut().rev().find(|(known, ..)| *known == of);
         if let Some((_, numbers, batch)) = open
             && batch.len() < BATCH_MAX
-            && numbers.insert(*number)
+            && numbers.insert(lease.number)
         {
             batch.push((at, item));
         } else {
-            batches.push((queue, HashSet::from([*number]), vec![(at, item)]));
+            batches.push((of, HashSet::from([lease.number]), vec![(at, item)]));
         }
     }
     batches.into_iter().map(|(_, _, batch)| batch).collect()
+}
+
+/// The group whose breaker is told of an Ack; the others are counted in sums.
+fn guarding_group(lease: &Lease) -> u16 {
+    if lease.flags & (flag::PROBE | flag::RAMP) != 0 { group_of(lease.epoch) } else { NO_GROUP }
 }
 
 /// Answers of batches, in the order of the call.
@@ -92,8 +92,12 @@ type AckAnswer = Result<Acked, Refusal>;
 async fn ack_batch<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, mut acks: Vec<(usize, &Ack)>, answers: &mut Answers<AckAnswer>,
 ) -> Result<()> {
-    let queue = &acks[0].1.lease.queue;
+    let (queue, group) = (&acks[0].1.lease.queue, guarding_group(&acks[0].1.lease));
     let settings = cx.queue(queue);
+    let Some(named) = NamedEpochs::of(store, cx, queue, &acks).await? else {
+        acks.iter().for_each(|(at, _)| answers[*at] = Some(Ok(Acked { already_gone: true })));
+        return Ok(());
+    };
     let kept = settings.completed_retention.is_some();
     // Most need nothing but their token.
     let looks = |lease: &Lease| kept || lease.flags & (flag::LOOK | flag::PROBE | flag::RAMP) != 0;
@@ -104,7 +108,7 @@ async fn ack_batch<S: Storage>(
         let facts = match looked_at.clone().next() {
             Some(_) => {
                 let leases = looked_at.map(|lease| (lease.number, lease.epoch));
-                DeliveryFacts::read(store, queue, leases).await?
+                DeliveryFacts::read(store, queue, group, leases).await?
             }
             None => None,
         };
@@ -123,20 +127,23 @@ async fn ack_batch<S: Storage>(
         }
         // As far as this process knows.
         let known = cx.memory.facts(queue);
-        plan.count(&acks, |lease| known.as_ref().is_some_and(|facts| facts.is_over(lease.epoch)));
+        let counted = plan.count(&acks, &named, |epoch| known.as_ref().is_some_and(|facts| facts.is_over(epoch)));
         let guarded = flag::PROBE | flag::RAMP;
-        let probes = acks.iter().map(|(_, ack)| &ack.lease).filter(|lease| lease.flags & guarded != 0);
+        let told = acks.iter().map(|(_, ack)| *ack).filter(|ack| named.epoch(ack).is_none());
+        let probes = told.map(|ack| &ack.lease).filter(|lease| lease.flags & guarded != 0);
         let after = match facts {
             Some(facts) if probes.clone().next().is_some() => Some(plan.looked_at(probes, facts, queue, cx)),
             _ => None,
         };
-        let frees_a_slot = after.is_some() || settings.max_in_flight.is_some();
+        let limits = settings.max_in_flight.is_some() || !settings.breaker_keys.is_empty();
+        let frees_a_slot = after.is_some() || limits;
         if frees_a_slot {
             plan.changes.publish(Publish::Always);
         }
         let AckPlan { changes, owners, .. } = plan;
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
+                cx.begun = true;
                 for (at, _) in &acks {
                     answers[*at] = Some(Ok(Acked { already_gone: false }));
                 }
@@ -146,8 +153,10 @@ async fn ack_batch<S: Storage>(
                 } else if frees_a_slot {
                     QueueFacts::tell_ready(store, queue, cx, done.ready, now).await?;
                 }
-                if cx.memory.bucket_is_due(queue, now) {
-                    cx.due(queue, now);
+                for epoch in counted {
+                    if cx.memory.bucket_is_due(queue, group_of(epoch), now) {
+                        cx.due(queue, now);
+                    }
                 }
                 match settings.completed_retention {
                     Some(retention) => cx.due(queue, now.after(retention)),
@@ -236,29 +245,35 @@ impl AckPlan<'_> {
         self.changes.remove_job(number, flags | job.traits);
     }
 
-    /// `is_over`: the epoch of a lease is known to be.
-    fn count(&mut self, acks: &[(usize, &Ack)], is_over: impl Fn(&Lease) -> bool) {
+    /// The epochs under which they were counted: none that is known to be over.
+    fn count(&mut self, acks: &[(usize, &Ack)], named: &NamedEpochs, is_over: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut epochs: Vec<(u32, Successes)> = Vec::with_capacity(1);
         let mut retried = 0;
-        for (_, Ack { lease, .. }) in acks {
+        for (_, ack) in acks {
+            let lease = &ack.lease;
             retried += u64::from(lease.flags & flag::RETRIED != 0);
-            if lease.flags & (flag::PROBE | flag::RAMP) != 0 || is_over(lease) {
-                // The breaker is told of each; or it is not to hear of them.
-                continue;
-            }
+            // The breaker of a probe, or of one under the ramp, is told of each.
+            let told = lease.flags & (flag::PROBE | flag::RAMP) != 0;
+            let epoch = match named.epoch(ack) {
+                Some(epoch) => epoch,
+                None => (!told).then_some(lease.epoch),
+            };
+            let Some(of) = epoch.filter(|epoch| !is_over(*epoch)) else { continue };
             let success = Successes::of(lease.started_at, self.now, lease.flags & flag::FAILED != 0);
-            match epochs.iter_mut().find(|(epoch, _)| *epoch == lease.epoch) {
+            match epochs.iter_mut().find(|(epoch, _)| *epoch == of) {
                 Some((_, sums)) => sums.add(success),
-                None => epochs.push((lease.epoch, success)),
+                None => epochs.push((of, success)),
             }
         }
         self.changes.add(Total::Completed, acks.len() as u64);
         self.changes.add(Total::SuccessfulRetries, retried);
         self.changes.add(Total::RetriedFinished, retried);
+        let counted = epochs.iter().map(|(epoch, _)| *epoch).collect();
         for (epoch, Successes { count: succeeded, retried, took_ms, ln_took }) in epochs {
             let sums = OutcomeSums { succeeded, retried, took_ms, ln_took };
             self.changes.write(Write::Count { epoch, sums, at: self.now });
         }
+        counted
     }
 
     /// Probes and jobs under the ramp have succeeded: the breaker is told of each. The queue after them comes back.
@@ -280,9 +295,9 @@ impl AckPlan<'_> {
             cx.due(queue, self.now);
         }
         if changed {
-            self.changes.fence(version.fence(NO_GROUP));
+            self.changes.fence(version.fence(after.group));
             self.owners.extend([Owner::Breaker; 2]);
-            breakers::put_breaker(&mut self.changes, &mut after, cx);
+            breakers::put_breaker(&mut self.changes, &mut after, queue, cx);
         }
         if stats != outcomes.outcome_stats {
             self.changes.fence(outcomes.fence());
@@ -296,6 +311,48 @@ impl AckPlan<'_> {
             }
         }
         after
+    }
+}
+
+/// The breakers of the keys that Acks name.
+#[derive(Default)]
+struct NamedEpochs {
+    groups: KeyGroups,
+    breakers: Vec<(u16, Breaker)>,
+}
+
+impl NamedEpochs {
+    /// None: there is no such queue.
+    async fn of<S: Storage>(
+        store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, acks: &[(usize, &Ack)],
+    ) -> Result<Option<Self>> {
+        let keys: HashSet<_> =
+            acks.iter().map(|(_, ack)| ack.breaker_key.as_str()).filter(|it| !it.is_empty()).collect();
+        if keys.is_empty() {
+            return Ok(Some(Self::default()));
+        }
+        let Some(groups) = KeyGroups::of(store, cx, queue, keys.iter().copied()).await? else { return Ok(None) };
+        let numbers: Vec<_> = keys.iter().map(|key| groups.group(Some(key))).collect();
+        let read = |group: &u16| Read::Record(Table::Breaker, RecordKey::Group(*group));
+        let mut found = ask(store, queue, &numbers.iter().map(read).collect::<Vec<_>>()).await?;
+        let mut breakers = Vec::with_capacity(numbers.len());
+        for group in numbers {
+            breakers.push((group, found.parse(records::read_breaker)?.unwrap_or_default()));
+        }
+        Ok(Some(Self { groups, breakers }))
+    }
+
+    /// Where an Ack counts that names another key than its delivery had. None: under its own epoch. None inside: nowhere, as the
+    /// delivery began before the last transition.
+    fn epoch(&self, ack: &Ack) -> Option<Option<u32>> {
+        let named = Some(ack.breaker_key.as_str()).filter(|key| !key.is_empty())?;
+        let group = self.groups.group(Some(named));
+        if group == group_of(ack.lease.epoch) {
+            return None;
+        }
+        let (_, breaker) = self.breakers.iter().find(|(known, _)| *known == group)?;
+        let current = breaker.epoch_at(ack.lease.started_at).transitions == breaker.transitions;
+        Some(current.then(|| epoch(group, breaker)))
     }
 }
 

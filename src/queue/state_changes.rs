@@ -12,6 +12,7 @@ mod dead_letters;
 pub(crate) use dead_letters::{DeadLetters, dead_letter_all};
 
 use super::context::CallContext;
+use super::encoding::Unknown;
 use super::events::{DeadLetterEvent, Event, EventKind};
 use super::facts::{JobFacts, LeaseFacts};
 use super::records::{self, DeadRecord, History, KeyRecord, Whereabouts};
@@ -22,7 +23,8 @@ use crate::domain::{Attempt, DeadReason, Failure, JobEvent, JobId, Progress, Que
 use crate::queue::Totals;
 use crate::store::Result;
 use crate::store::storage::{
-    Batch, Counter, Entry, Fence, Index, Member, Position, Publish, Read, RecordKey, Table, Write, flag,
+    Batch, Counter, Entry, Fence, Index, Member, NO_GROUP, Position, Publish, Read, RecordKey, Table, Write, flag,
+    group_of,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -33,8 +35,6 @@ const LAST_ATTEMPTS: u32 = 40;
 /// Types of error that a queue counts one by one; the rest is counted together.
 const ERROR_TYPES_MAX: usize = 1_000;
 const OTHER_ERROR_TYPES: &str = "(other)";
-/// Keys of finished jobs that a queue remembers; the sweep removes the oldest beyond it.
-pub(crate) const FINISHED_KEYS_MAX: u64 = 1_000_000;
 /// A caller's own id is held for so long after its job has ended.
 pub(crate) const ID_HELD: Duration = Duration::from_secs(600);
 
@@ -146,7 +146,7 @@ impl Changes {
     /// READY if its time has come; otherwise `later` says where it waits. Its place before has been given up.
     fn wait(&mut self, position: Position, later: Index, now: Timestamp) {
         if position.ready_at <= now {
-            self.insert(Index::Ready, Entry::ready(position));
+            self.insert(position.ready_index(), Entry::ready(position));
             self.made_ready = true;
             self.publish(Publish::IfFirst);
         } else {
@@ -168,7 +168,7 @@ impl Changes {
     ) {
         let index = if later == Whereabouts::Retrying { Index::Retrying } else { Index::Scheduled };
         (history.whereabouts, history.at) = (if at <= now { Whereabouts::Ready } else { later }, at);
-        let position = records::position(job.number, history.rank, at, true);
+        let position = records::position(history.group, job.number, history.rank, at, true);
         self.wait(position, index, now);
         if at > now {
             cx.job_due(queue, at);
@@ -196,6 +196,10 @@ impl Changes {
     /// The lease is over. Its fence is the caller's.
     pub(crate) fn end_lease(&mut self, lease: &crate::domain::Lease) {
         self.delete(Table::Lease, RecordKey::Number(lease.number));
+        let group = group_of(lease.epoch);
+        if group != NO_GROUP {
+            self.remove(Index::LeasedByGroup, Entry::number(u64::from(group), lease.number));
+        }
         if lease.flags & flag::PROBE != 0 {
             let member = Member::Probe { epoch: lease.epoch, number: lease.number };
             self.remove(Index::Probe, Entry { score: lease.started_at.millis(), member });
@@ -208,7 +212,7 @@ impl Changes {
     pub(crate) fn record_attempt(&mut self, job: &JobFacts, recorded: u32, attempt: &Attempt) {
         let summary = attempt.failure.as_ref().map(Failure::summary);
         let part = RecordKey::Part(job.number, attempt_part(recorded));
-        self.put(Table::Attempt, part, records::attempt_with(attempt, summary.as_ref()));
+        self.put(Table::Attempt, part, records::attempt_with(attempt, summary.as_ref(), &Unknown::default()));
         if let Some(failure) = &attempt.failure {
             let first = job.past().is_none_or(|past| past.first_failed_at.is_none());
             let part = if first { FIRST_FAILURE } else { LAST_FAILURE };
@@ -252,7 +256,8 @@ impl Changes {
         };
         self.write(Write::AppendDead { index, number: job.number, record: records::dead(&dead) });
         self.write(Write::Add(Counter::ErrorType(dead.counted_as.into()), 1));
-        (history.whereabouts, history.at) = (whereabouts, now);
+        // Its group may be another key's by the time that it is put back.
+        (history.whereabouts, history.at, history.group) = (whereabouts, now, NO_GROUP);
         self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
         self.unwatch_deadline(job);
         if let Some(key) = &job.spec.key
@@ -370,7 +375,7 @@ impl Changes {
         self.add(Total::Cancelled, 1);
         self.add(Total::RetriedFinished, u64::from(history.progress.retries > 0));
         if let Some(retention) = cx.queue(queue).completed_retention {
-            (history.whereabouts, history.at) = (Whereabouts::Cancelled, now);
+            (history.whereabouts, history.at, history.group) = (Whereabouts::Cancelled, now, NO_GROUP);
             self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
             self.insert(Index::Cancelled, Entry::number(now.millis(), job.number));
             return cx.due(queue, now.after(retention));
@@ -394,7 +399,7 @@ impl Changes {
         self.record_attempt(job, progress.recorded, &attempt);
         self.record_cancel_request(facts);
         let mut history = job.next_history(progress);
-        (history.whereabouts, history.at) = (Whereabouts::Completed, now);
+        (history.whereabouts, history.at, history.group) = (Whereabouts::Completed, now, NO_GROUP);
         history.nonce = facts.lease.lease.nonce;
         self.put(Table::History, RecordKey::Number(job.number), records::history(&history));
         self.insert(Index::Completed, Entry::number(now.millis(), job.number));

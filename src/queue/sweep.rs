@@ -9,7 +9,7 @@ use super::facts::{LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::find::{self, Located};
 use super::outcome::{self, End};
 use super::state_changes::{Changes, dead_letter_all};
-use super::{breakers, retention, returned, undelivered};
+use super::{breaker_keys, breakers, retention, returned, undelivered};
 use crate::domain::{
     Admission, BreakerKind, BreakerState, DeadReason, Meter, Outcome, QueueName, QueueSettings, State, Timestamp,
 };
@@ -18,6 +18,7 @@ use crate::store::Result;
 use crate::store::storage::{
     Applied, Batch, Entry, Fence, Index, Len, Member, NO_GROUP, Publish, Read, Reads, Storage, Table, Write,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ const REMOVALS_MAX: usize = 500;
 const SPARED_MAX: usize = 10_000;
 /// Keys and records whose time is over are in no hurry.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// The groups of breaker keys are looked at so often for those that are idle.
+const KEYS_LOOKED_AT_EVERY: Duration = Duration::from_secs(600);
 
 /// Outcomes of a queue that has succeeded in nothing for so long are looked at with its next one: what is written of them would
 /// make an empty queue look used, and it could not be forgotten.
@@ -91,8 +94,12 @@ impl Next {
     ) {
         self.at(due.job_due);
         self.at(due.facts.paused_until());
-        self.at(next_gate(&due.facts, settings, cx, queue, now));
-        self.at((!due.facts.breaker.returned.is_empty()).then_some(now));
+        let keys = cx.memory.keys(queue).unwrap_or_default();
+        for facts in std::iter::once(&due.facts).chain(keys.iter().map(|facts| &**facts)) {
+            self.at(next_gate(facts, settings, cx, queue, now));
+            self.at((!facts.breaker.returned.is_empty()).then_some(now));
+        }
+        self.at((due.facts.keys > 0).then(|| now.after(KEYS_LOOKED_AT_EVERY)));
         let tidied = now.after(TIDY_EVERY);
         // Ids may end as fast as jobs do: a full page of them is not the last.
         let more = due.expires.len() == RECORDS_MAX
@@ -112,7 +119,7 @@ fn next_gate(
     facts: &QueueFacts, settings: &QueueSettings, cx: &CallContext<'_>, queue: &QueueName, now: Timestamp,
 ) -> Option<Timestamp> {
     let outage = facts.breaker.outage.as_ref().filter(|_| facts.breaker.forced.is_none())?;
-    if outage.recovering || cx.memory.half_open_announced(queue) != facts.breaker.transitions {
+    if outage.recovering || cx.memory.half_open_announced(queue, facts.group) != facts.breaker.transitions {
         return breakers::next_look(&facts.breaker, &settings.breaker, now);
     }
     match facts.gate(settings).admission(facts.probes.iter().copied(), now) {
@@ -149,11 +156,11 @@ impl Due {
             first_of(Index::Scheduled, 1),
             first_of(Index::Retrying, 1),
         ];
-        let reads: Vec<_> = QueueFacts::reads().into_iter().chain(due).collect();
+        let reads: Vec<_> = QueueFacts::reads(NO_GROUP).into_iter().chain(due).collect();
         let Some(mut found) = ask_if_there(store, queue, &reads).await? else { return Ok(None) };
         // Fields are read in the order in which they stand here.
         Ok(Some(Self {
-            facts: QueueFacts::found(&mut found)?,
+            facts: QueueFacts::found(NO_GROUP, &mut found)?,
             leased: found.entries(),
             deadlines: found.entries(),
             expires: found.entries(),
@@ -167,8 +174,15 @@ impl Due {
 
 /// Tells what is ready in a queue, as far as it may leave it.
 pub(crate) async fn tell_ready<S: Reads>(store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName) -> Result<()> {
-    let Some(facts) = QueueFacts::read_anew(store, queue, cx).await? else { return Ok(()) };
-    let ready = ask(store, queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number();
+    let Some(facts) = QueueFacts::read_anew(store, queue, NO_GROUP, cx).await? else { return Ok(()) };
+    let mut ready = ask(store, queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number();
+    if facts.keys > 0 {
+        let now = store.now();
+        if cx.memory.keys_are_old(queue, now) {
+            breaker_keys::read_anew(store, cx, queue).await?;
+        }
+        ready += ask(store, queue, &[Read::Len(Len::Index(Index::Keyed))]).await?.number();
+    }
     cx.available(queue, &facts, ready, store.now());
     Ok(())
 }
@@ -193,11 +207,26 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             // Where another call changed it meanwhile, the next sweep looks again.
             breakers::set_pause(self.store, self.cx, self.queue, &due.facts, None).await?;
         }
-        if !due.facts.breaker.returned.is_empty() {
-            returned::return_counted(self.store, self.cx, self.queue).await?;
+        let mut groups = BTreeSet::from([NO_GROUP]);
+        if due.facts.keys > 0 {
+            if self.cx.memory.fits_keys(self.queue, &self.settings) {
+                breaker_keys::fit_versions(self.store, self.cx, self.queue).await?;
+            }
+            let keys = breaker_keys::read_anew(self.store, self.cx, self.queue).await?;
+            groups.extend(keys.iter().map(|facts| facts.group));
+            groups.append(&mut self.cx.memory.take_buckets_due(self.queue));
         }
-        self.look_at_outcomes().await?;
-        self.tell_half_open().await?;
+        for group in groups {
+            let facts = QueueFacts::read_group(self.store, self.queue, group).await?;
+            if facts.is_some_and(|facts| !facts.breaker.returned.is_empty()) {
+                returned::return_counted(self.store, self.cx, self.queue, group).await?;
+            }
+            self.look_at_outcomes(group).await?;
+            self.tell_half_open(group).await?;
+        }
+        if due.facts.keys > 0 && self.cx.memory.keys_are_due(self.queue, KEYS_LOOKED_AT_EVERY, self.now) {
+            breaker_keys::forget_idle(self.store, self.cx, self.queue).await?;
+        }
         self.expire_leases(&due.leased).await?;
         self.pass_deadlines(&due.deadlines).await?;
         if first(&due.expires).is_some_and(|at| at <= self.now) {
@@ -214,7 +243,7 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             *removed += ended;
             self.next.at(next);
         }
-        expired_records::forget_keys(self.store, self.queue, due).await?;
+        expired_records::forget_keys(self.store, self.cx, self.queue, due).await?;
         // What was done may have made something else due.
         if let Some(after) = Due::read(self.store, self.queue).await? {
             self.next.after(&after, &self.settings, self.cx, self.queue, self.now);
@@ -235,17 +264,16 @@ impl<S: Storage> Sweeping<'_, '_, S> {
     }
 
     /// Ends a bucket of outcomes, or a step of the ramp, whose time has come.
-    async fn look_at_outcomes(&mut self) -> Result<()> {
+    async fn look_at_outcomes(&mut self, group: u16) -> Result<()> {
         let queue = self.queue;
-        let Some(before) = QueueFacts::read(self.store, queue).await? else { return Ok(()) };
-        let (now, current) = (self.store.now(), epoch(&before.breaker));
+        let Some(before) = QueueFacts::read_group(self.store, queue, group).await? else { return Ok(()) };
+        let (now, current) = (self.store.now(), epoch(group, &before.breaker));
         let [sums] = OutcomeFacts::reads(current);
-        let lengths = [Index::Ready, Index::Leased].map(|index| Read::Len(Len::Index(index)));
-        let reads: Vec<_> = [sums, Read::Meter(NO_GROUP)].into_iter().chain(lengths).collect();
+        let reads = [sums, Read::Meter(group), breaker_keys::ready_in(group), breaker_keys::leased_in(group)];
         let mut found = ask(self.store, queue, &reads).await?;
         let outcomes = OutcomeFacts::found(&before, current, &mut found, now)?;
         let meter = found.meter().filter(|meter| meter.epoch == current);
-        let (ready, leased) = (found.number(), found.number());
+        let (ready, leased) = (found.number(), breaker_keys::leased_found(&mut found));
         let mut after = before.clone();
         let mut stats = outcomes.outcome_stats.clone();
         let rests = ready + leased == 0 && stats.last_success.is_none_or(|at| now.since(at) >= OUTCOMES_REST_AFTER);
@@ -271,10 +299,10 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             return Ok(());
         }
         let mut changes = Changes::default();
-        changes.fence(before.version.fence(NO_GROUP));
+        changes.fence(before.version.fence(group));
         changes.fence(outcomes.fence());
         if before.breaker.outage.is_some() {
-            breakers::put_breaker(&mut changes, &mut after, self.cx);
+            breakers::put_breaker(&mut changes, &mut after, queue, self.cx);
             changes.publish(Publish::Always);
         } else if stats.usual.is_news(&before.breaker.usual) {
             // What is usual outlives a restart. It changes nothing about what may leave.
@@ -297,9 +325,9 @@ impl<S: Storage> Sweeping<'_, '_, S> {
     }
 
     /// An open breaker whose time has come is half open, and slots of probes that did not come back are free.
-    async fn tell_half_open(&mut self) -> Result<()> {
+    async fn tell_half_open(&mut self, group: u16) -> Result<()> {
         let queue = self.queue;
-        let Some(facts) = QueueFacts::read_anew(self.store, queue, self.cx).await? else { return Ok(()) };
+        let Some(facts) = QueueFacts::read_anew(self.store, queue, group, self.cx).await? else { return Ok(()) };
         let now = self.store.now();
         let half_open = facts.breaker.state(&self.settings.breaker, now) == BreakerState::HalfOpen;
         match next_gate(&facts, &self.settings, self.cx, queue, now) {
@@ -311,8 +339,8 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             _ => {}
         }
         let transitions = facts.breaker.transitions;
-        let announced = self.cx.memory.half_open_announced(queue) == transitions;
-        self.cx.memory.tell_half_open(queue, transitions);
+        let announced = self.cx.memory.half_open_announced(queue, group) == transitions;
+        self.cx.memory.tell_half_open(queue, group, transitions);
         if !announced && half_open {
             self.cx.breaker_moved(queue, BreakerKind::Work, &facts.breaker, now);
         }

@@ -1,14 +1,14 @@
 //! Claims whose answer did not arrive: their jobs return to where they were, at once or after a while.
 
-use super::answers::{ask, by_name};
+use super::answers::{ask, by_name, numbered};
 use super::context::CallContext;
-use super::facts::{LeaseFacts, QueueFacts};
+use super::facts::{LeaseFacts, QueueFacts, Rounds};
 use super::handover::UndeliveredClaim;
 use super::records::{self, LeaseRecord, LeaseTail, Undelivered, Whereabouts};
 use super::state_changes::Changes;
 use crate::domain::{QueueName, Timestamp};
 use crate::store::Result;
-use crate::store::storage::{Applied, Storage, Table, Write, flag};
+use crate::store::storage::{Applied, Entry, Fence, RecordKey, Storage, Table, TakenJob, Write, flag};
 
 /// A lease that has ended, or that a later answer handed out again, is passed over; a job that was cancelled while it was out
 /// ends.
@@ -52,6 +52,30 @@ pub(crate) async fn put_lease<S: Storage>(
     changes.write(Write::PutLease { number: facts.job.number, expires_at, record });
     let applied = store.apply(queue, &changes.batch()).await?;
     Ok(matches!(applied, Applied::Done(_)))
+}
+
+/// Jobs that were taken in this call and cannot be read: each is where it was, and nothing else of it is written.
+pub(crate) async fn put_back<S: Storage>(store: &mut S, queue: &QueueName, taken: &[&TakenJob]) -> Result<()> {
+    let mut rounds = Rounds::default();
+    loop {
+        rounds.next()?;
+        let reads: Vec<_> = taken.iter().map(|job| numbered(Table::Lease, job.number)).collect();
+        let mut found = ask(store, queue, &reads).await?;
+        let mut changes = Changes::default();
+        for job in taken {
+            // One that an operator has cancelled meanwhile ends with its lease.
+            let Some(record) = found.record() else { continue };
+            let lease = records::readable(records::read_lease(queue, job.number, &record))?;
+            let own = lease.filter(|lease| lease.lease.fence() == job.lease && lease.tail.cancel_requested.is_none());
+            let Some(LeaseRecord { lease, position, .. }) = own else { continue };
+            changes.fence(Fence::Is(Table::Lease, RecordKey::Number(job.number), record));
+            changes.end_lease(&lease);
+            changes.insert(position.ready_index(), Entry::ready(position));
+        }
+        if changes.is_empty() || !matches!(store.apply(queue, &changes.batch()).await?, Applied::Changed(_)) {
+            return Ok(());
+        }
+    }
 }
 
 /// The job returns to its old position; nothing counts but the delivery, whose token must not come again. False: the facts

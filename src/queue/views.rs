@@ -6,6 +6,7 @@ use crate::domain::{
     Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobEvent, JobId, Pause, Progress, QueueName, Spec,
     State, Timestamp,
 };
+use crate::queue::encoding::Unknown;
 use bytes::Bytes;
 
 #[derive(Clone, Debug)]
@@ -36,8 +37,25 @@ pub struct JobView {
     pub ahead: Option<Ahead>,
     /// Of its queue; may be over.
     pub pause: Option<Pause>,
-    /// Of its queue.
+    /// Of its breaker key, or else of its queue.
     pub breaker: Breaker,
+    /// The breaker key that a failure named last, where it is not the one that it was enqueued with.
+    pub learnt_key: Option<String>,
+    pub unknown: UnknownFields,
+}
+
+impl JobView {
+    pub fn breaker_key(&self) -> Option<&str> {
+        self.learnt_key.as_deref().or(self.spec.breaker_key.as_deref())
+    }
+}
+
+/// What a newer server has written of a job, which an import carries on. That of its own record is known where its body was
+/// read too.
+#[derive(Clone, Debug, Default)]
+pub struct UnknownFields {
+    pub(crate) job: Unknown,
+    pub(crate) history: Unknown,
 }
 
 /// A breaker, and what is counted for it in memory.
@@ -65,6 +83,8 @@ pub struct BreakerView {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerViews {
     pub work: BreakerView,
+    /// By breaker key.
+    pub keys: Vec<BreakerView>,
     pub dead_letters: BreakerView,
 }
 

@@ -49,9 +49,14 @@ fn lines(
     let mut queues = policies.iter().filter(|policy| policy.rule.is_none());
     if let Some(default) = queues.next() {
         line("retries", &format!("{}, unless a queue says otherwise", default.policy.horizon()));
+        if let Some(horizon) = default.horizon_of_outages() {
+            line("outages", &horizon);
+        }
     }
     for named in queues.by_ref().take(QUEUES_MAX) {
-        line("", &format!("{}: {}", named.queue.as_deref().unwrap_or_default(), named.policy.horizon()));
+        let horizons: Vec<_> =
+            [Some(named.policy.horizon()), named.horizon_of_outages()].into_iter().flatten().collect();
+        line("", &format!("{}: {}", named.queue.as_deref().unwrap_or_default(), horizons.join("; ")));
     }
     if let more @ 1.. = queues.count() {
         line("", &format!("and {more} more queues: see redrive config check"));

@@ -130,7 +130,8 @@ impl<H: Host> Service<H> {
     }
 
     fn drained(&self, request: &ClaimRequest, settled: Settled) -> Claimed {
-        let idle = |queue: &QueueName| Idle { queue: queue.clone(), reason: IdleReason::Draining, until: None };
+        let (reason, until) = (IdleReason::Draining, None);
+        let idle = |queue: &QueueName| Idle { queue: queue.clone(), reason, until, breaker_key: String::new() };
         let idle = request.queues.iter().map(idle).collect();
         Claimed { now: self.queues.now(), idle, settled, ..Claimed::default() }
     }

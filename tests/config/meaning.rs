@@ -1,4 +1,5 @@
 use super::{FILE, parse, queue, seconds};
+use redrive::config::changes;
 use redrive::domain::{
     BreakerSettings, DeadLetterSettings, ErrorRule, FailureCategory, Glob, Jitter, Matcher, MaxRate, PolicyOverride,
     Preset, RetryPolicy, StatusPattern, Strategy, Then, default_rules,
@@ -310,4 +311,23 @@ fn what_is_down_is_waited_for_until_a_file_sets_max_retries() {
     ] {
         assert_eq!(patient(text), None, "{text}");
     }
+}
+
+#[test]
+fn a_reload_says_that_rules_of_equal_number_differ_and_whether_what_is_down_is_waited_for() {
+    let lines = |old: &str, new: &str| changes(&parse(old).unwrap().settings, &parse(new).unwrap().settings);
+    let rules = |types: &[&str]| {
+        let rules: Vec<_> =
+            types.iter().map(|name| format!("{{ error_type = \"{name}\", action = \"release\" }}")).collect();
+        format!("[queues.q]\nrules = [{}]", rules.join(", "))
+    };
+    assert_eq!(lines(&rules(&["A"]), &rules(&["B"])), ["queue q: rules 1 rule -> 1 other rule"]);
+    assert_eq!(lines(&rules(&["A", "B"]), &rules(&["A", "C"])), ["queue q: rules 2 rules -> 2 other rules"]);
+    assert_eq!(lines(&rules(&["A"]), &rules(&["A", "B"])), ["queue q: rules 1 rule -> 2 rules"]);
+    assert_eq!(lines(&rules(&["A"]), &rules(&["A"])), [""; 0]);
+    // The number stays, but is set now: what is down is waited for no longer.
+    assert_eq!(
+        lines("[queues.q]", "[queues.q]\npolicy = { max_retries = 3 }"),
+        ["queue q: what is down 21 attempts over 4h34m7.5s to 9h8m15s -> as other failures"]
+    );
 }

@@ -60,7 +60,7 @@ fn errors_beyond_mending_are_dead_lettered_by_default() {
 
 #[test]
 fn default_rules_speak_of_categories() {
-    use FailureCategory::{Conflict, Forbidden, Invalid, NotFound, Timeout, Unauthorized};
+    use FailureCategory::{Conflict, Forbidden, Internal, Invalid, NotFound, Timeout, Unauthorized};
     for category in [Invalid, NotFound, Unauthorized, Forbidden] {
         let given = Failure { category: Some(category), ..error("E", "", 0) };
         decides(&[], given.clone(), Some(&format!("default: category={}", category.as_str())));
@@ -73,6 +73,14 @@ fn default_rules_speak_of_categories() {
     }
     for status in [401, 403, 404, 409, 500] {
         decides(&[], error("E", "", status).with_category(), None);
+    }
+    for error_type in ["ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"] {
+        // What the worker says about the category goes before the name of its error.
+        let given = |category| Failure { category: Some(category), ..error(error_type, "", 0) };
+        decides(&[], given(Timeout), Some("default: category=timeout"));
+        decides(&[], given(Internal), None);
+        decides(&[], given(NotFound), Some("default: category=not-found"));
+        decides(&[], error(error_type, "", 0).with_category(), Some(&format!("default: {error_type}")));
     }
     decides(&[], error("E", "", 429).with_category(), Some("default: category=rate-limited"));
     decides(&[], error("E", "", 503).with_category(), Some("default: category=unavailable"));

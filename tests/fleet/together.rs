@@ -4,12 +4,14 @@ use crate::fleet::Fleet;
 use crate::load::{Load, nack};
 use crate::requests::{ack, claim, job, seconds};
 use crate::servers::{Kind, Launch, Server};
+use crate::shapes::by_oldest;
 use redrive::grpc::pb::queue_service_client::QueueServiceClient;
 use redrive::grpc::pb::{
     BreakerState, BreakerStatusRequest, ClaimRequest, EnqueueRequest, IdleReason, Job, NackKind, PauseQueueRequest,
-    ResetBreakerRequest, ResumeQueueRequest, SetBreakerRequest,
+    PurgeDeadLettersRequest, RequeueRequest, ResetBreakerRequest, ResumeQueueRequest, SetBreakerRequest,
 };
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,6 +23,69 @@ async fn three_servers_share_one_queue_and_no_job_is_with_two_workers() {
     let report = load.finish(&fleet, 1).await;
     println!("three servers: {report}");
     report.assert_word_kept();
+}
+
+/// One call, said thirty times at once, at each server in turn: its one answer, with nothing of where it was said.
+async fn said_thirty_times<A: PartialEq + std::fmt::Debug + Send + 'static>(
+    call: impl Fn(usize) -> JoinHandle<A>,
+) -> A {
+    let said: Vec<_> = (0..30).map(|at| call(at % 3)).collect();
+    let mut answers = Vec::new();
+    for said in said {
+        answers.push(said.await.unwrap());
+    }
+    let first = answers.remove(0);
+    assert!(answers.iter().all(|answer| *answer == first), "{first:?} and {answers:?}");
+    first
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_said_thirty_times_over_three_servers_has_one_answer() {
+    let redis = Server::start(Kind::Redis);
+    let fleet = Fleet::start(&redis.address(), 3);
+    let mut ways = fleet.ways();
+    for out in lease(&mut ways[0], 20).await {
+        ways[1].nack(nack(&out, NackKind::Permanent)).await.unwrap();
+    }
+    let request = RequeueRequest {
+        queue: "q".into(),
+        selector: by_oldest(8),
+        request_id: "requeue".into(),
+        ..RequeueRequest::default()
+    };
+    let requeued = said_thirty_times(|at| {
+        let (mut way, request) = (ways[at].clone(), request.clone());
+        tokio::spawn(async move { way.requeue(request).await.unwrap().into_inner() })
+    });
+    assert_eq!(requeued.await.requeued, 8);
+    let request = PurgeDeadLettersRequest {
+        queue: "q".into(),
+        selector: by_oldest(5),
+        request_id: "purge".into(),
+        ..PurgeDeadLettersRequest::default()
+    };
+    let mut admins = Vec::new();
+    for server in &fleet.servers {
+        admins.push(server.admin().await);
+    }
+    let purged = said_thirty_times(|at| {
+        let (mut admin, request) = (admins[at].clone(), request.clone());
+        tokio::spawn(async move { admin.purge_dead_letters(request).await.unwrap().into_inner() })
+    });
+    assert_eq!(purged.await.purged, 5);
+    let request = ClaimRequest { max_jobs: 4, worker_id: "w".into(), request_id: "claim".into(), ..claim("q") };
+    let claimed = said_thirty_times(|at| {
+        let (mut way, request) = (ways[at].clone(), request.clone());
+        tokio::spawn(async move {
+            let jobs = way.claim(request).await.unwrap().into_inner().jobs;
+            jobs.into_iter().map(|job| job.lease).collect::<Vec<_>>()
+        })
+    });
+    assert_eq!(claimed.await.len(), 4);
+    let stats = fleet.stats(0, "q").await;
+    assert_eq!((stats.requeued, stats.purged), (8, 5));
+    let rest = ways[2].claim(ClaimRequest { max_jobs: 100, ..claim("q") }).await.unwrap().into_inner().jobs;
+    assert_eq!(rest.len(), 4, "the claim has four of the eight");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -39,6 +39,7 @@ pub(crate) fn job(id: &str) -> NewJob {
         })),
         on_conflict: OnConflict::default(),
         key_ttl: None,
+        breaker_key: None,
     }
 }
 
@@ -182,7 +183,7 @@ pub(crate) fn claim_of(worker: &str, request: &str) -> Verb {
 }
 
 fn ack(lease: Lease) -> Ack {
-    Ack { lease, note: String::new(), result: bytes::Bytes::new() }
+    Ack { lease, note: String::new(), result: bytes::Bytes::new(), breaker_key: String::new() }
 }
 
 pub(crate) fn nack_of(lease: Lease, outcome: Outcome) -> Verb {

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-pub(crate) const LIMITS: StoreLimits = StoreLimits { queues: 100, leases: 1_000 };
+pub(crate) const LIMITS: StoreLimits = StoreLimits { queues: 100, leases: 1_000, finished_keys: 1_000 };
 
 /// A way to choose among what goes on: at each step, which verb goes next. The choices of one run tell which run is next.
 #[derive(Debug, Default)]

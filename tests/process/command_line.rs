@@ -12,6 +12,10 @@ fn a_good_file_is_reported_with_how_long_each_queue_keeps_trying() {
         rules = [{ http_status = "408", policy = "transient" }]
         [queues.mail]
         policy = "one-shot"
+        [queues.hooks]
+        policy = { base_delay = "2s" }
+        [queues.own]
+        default_rules = false
     "#;
     let path = config_file(place.path(), text);
     let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
@@ -22,7 +26,11 @@ fn a_good_file_is_reported_with_how_long_each_queue_keeps_trying() {
         format!(
             "{}: ok\n\n\
              (other queues)  4 attempts over 7s to 8.75s\n\
+             \x20                 what is down: 21 attempts over 4h34m7.5s to 9h8m15s\n\
+             hooks           4 attempts over 14s to 17.5s\n\
+             \x20                 what is down: 21 attempts over 5h4m7s to 10h8m14s\n\
              mail            1 attempt, no retries\n\
+             own             4 attempts over 7s to 8.75s\n\
              payments        4 attempts over 2h24m to 3h36m\n\
              \x20                 rules[0]: http_status=408: 6 attempts over 0s to 2m35s\n\
              \nwarning: [queues.payments]: base_delay asks for 2h but max_delay cuts it to 1h\n",

@@ -212,6 +212,7 @@ fn the_banner_says_what_runs_where_and_what_to_try_next() {
             "  durability  fsync: what is answered is on the disk",
             "  config      built-in values; a redrive.toml in the working directory is read",
             "  retries     4 attempts over 7s to 8.75s, unless a queue says otherwise",
+            "  outages     what is down: 21 attempts over 4h34m7.5s to 9h8m15s",
             "",
             "Try it, in another terminal:",
             &format!("  grpcurl -plaintext -d '{job}' {} redrive.v1.QueueService/Enqueue", server.address),
@@ -235,7 +236,11 @@ fn the_banner_tells_of_an_open_address_and_of_less_durability() {
 fn the_banner_names_the_file_and_how_long_each_queue_keeps_trying() {
     for (queues, named) in [(2, true), (20, false), (23, false)] {
         let place = scratch();
-        let text: String = (10..10 + queues).map(|n| format!("[queues.q{n}]\npolicy = \"one-shot\"\n")).collect();
+        let text = (10..10 + queues).map(|n| {
+            let policy = if n == 12 { "" } else { "policy = \"one-shot\"\n" };
+            format!("[queues.q{n}]\n{policy}")
+        });
+        let text: String = text.collect();
         let path = config_file(place.path(), &text);
         let launch = Launch::on(&place.path().join("data")).within(place.path());
         let server = if named { launch.arg("--config").arg(&path) } else { launch }.start();
@@ -243,8 +248,11 @@ fn the_banner_names_the_file_and_how_long_each_queue_keeps_trying() {
         let found = if named { "" } else { " (found in the working directory)" };
         assert_eq!(banner[2], format!("  config      {}{found}", path.display()));
         let blank = banner.iter().position(String::is_empty).unwrap();
-        let of_queues = &banner[4..blank];
+        let of_queues = &banner[5..blank];
         assert_eq!(of_queues[1], "              q11: 1 attempt, no retries");
+        let waits =
+            "              q12: 4 attempts over 7s to 8.75s; what is down: 21 attempts over 4h34m7.5s to 9h8m15s";
+        assert_eq!(of_queues.get(2).map(String::as_str), (queues > 2).then_some(waits));
         let more = format!("              and {} more queues: see redrive config check", queues - 20.min(queues));
         assert_eq!(of_queues.len(), queues.min(21));
         assert_eq!(of_queues.contains(&more), queues > 20, "{banner:#?}");

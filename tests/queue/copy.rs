@@ -205,7 +205,7 @@ fn the_queue_is_held_back_as_it_was_there() {
     let outage = Outage { since: at(0), opened_at: at(0), probe_at: at(700), ..Outage::default() };
     let work = Breaker { transitions: 3, outage: Some(outage.into()), ..Breaker::default() };
     let dead_letters = Breaker { transitions: 2, trips: 1, ..Breaker::default() };
-    let there = QueueHolds { pause: Some(pause.clone()), work: work.clone(), dead_letters };
+    let there = QueueHolds { pause: Some(pause.clone()), work: work.clone(), keys: Vec::new(), dead_letters };
     let mut store = f.store.clone();
     f.import_to(&mut store, there.clone(), Vec::new()).unwrap();
     let (queue, dead_letters, versions) = holds(&mut f);

@@ -273,7 +273,7 @@ impl Storage for Overtaken {
         let other = self.others.lock().unwrap().pop();
         if let Some(other) = other {
             let memory = QueueMemory::default();
-            let limits = StoreLimits { queues: 9, leases: 9 };
+            let limits = StoreLimits { queues: 9, leases: 9, finished_keys: 1_000 };
             let mut cx = CallContext::new(Default::default(), 1, &memory, limits);
             at_once(run(&mut self.store, &mut cx, enqueue_of(vec![other]))).unwrap();
         }

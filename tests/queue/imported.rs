@@ -8,7 +8,7 @@ use redrive::domain::{
 use redrive::env::ManualClock;
 use redrive::queue::Refusal;
 use redrive::queue::{self, Answer, CallContext, DeathContext, Event, QueueMemory, StoreLimits, Verb, poll_once};
-use redrive::queue::{Death, Import, Imported, JobView, QueueHolds};
+use redrive::queue::{Death, Import, Imported, JobView, QueueHolds, UnknownFields};
 use redrive::store::Result;
 use redrive::store::memory::MemoryStorage;
 use redrive::store::storage::{
@@ -68,7 +68,7 @@ impl Fixture {
     }
 
     pub(crate) fn run<S: Storage>(&mut self, store: &mut S, verb: Verb) -> Answer {
-        let limits = StoreLimits { queues: self.max_queues, leases: 1_000 };
+        let limits = StoreLimits { queues: self.max_queues, leases: 1_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(Arc::new(self.settings.clone()), 7, &self.memory, limits);
         let answer = now(queue::run(store, &mut cx, verb));
         self.events = cx.events;
@@ -224,6 +224,7 @@ pub(crate) fn ready(id: &str) -> JobView {
         expires_at: None,
         policy: None,
         key_ttl: None,
+        breaker_key: None,
     };
     JobView {
         queue: queue_name(),
@@ -243,6 +244,8 @@ pub(crate) fn ready(id: &str) -> JobView {
         ahead: None,
         pause: None,
         breaker: Breaker::default(),
+        learnt_key: None,
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -9,6 +9,7 @@ use redrive::env::ManualClock;
 use redrive::queue::Refusal;
 use redrive::queue::{self, Answer, CallContext, Event, Incoming, QueueMemory, StoreLimits, Verb, View, Viewed};
 use redrive::queue::{Ack, Cancelled, Claim, Enqueued, JobPage, JobQuery, JobView, Nack, Settlements, Share};
+use redrive::store::StoreError;
 use redrive::store::memory::MemoryStorage;
 use redrive::store::storage::{
     Applied, Batch, Entry, Found, Index, Len, Read, Reads, RecordKey, Storage, Table, Write,
@@ -43,6 +44,7 @@ pub(crate) fn job(name: &str) -> NewJob {
         policy: Some(Box::new(PolicyOverride { jitter: Some(Jitter::None), ..PolicyOverride::default() })),
         on_conflict: OnConflict::default(),
         key_ttl: None,
+        breaker_key: None,
     }
 }
 
@@ -73,6 +75,7 @@ pub(crate) struct Fixture {
     pub(crate) events: Vec<Event>,
     clock: Arc<ManualClock>,
     memory: QueueMemory,
+    pub(crate) limits: StoreLimits,
     seed: u64,
 }
 
@@ -85,6 +88,7 @@ impl Fixture {
             events: Vec::new(),
             clock,
             memory: QueueMemory::default(),
+            limits: StoreLimits { queues: 100, leases: 1_000, finished_keys: 1_000 },
             seed: 0,
         }
     }
@@ -101,13 +105,25 @@ impl Fixture {
         self.clock.advance(by);
     }
 
-    pub(crate) fn run_at<S: Storage>(&mut self, mut store: S, verb: Verb) -> Answer {
+    pub(crate) fn try_run_at<S: Storage>(&mut self, mut store: S, verb: Verb) -> Result<Answer, StoreError> {
         self.seed += 1;
-        let limits = StoreLimits { queues: 100, leases: 1_000 };
-        let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, limits);
-        let answer = at_once(queue::run(&mut store, &mut cx, verb)).unwrap();
+        let mut cx = CallContext::new(self.settings.clone(), self.seed, &self.memory, self.limits);
+        let answer = at_once(queue::run(&mut store, &mut cx, verb));
         self.events = cx.events;
         answer
+    }
+
+    pub(crate) fn run_at<S: Storage>(&mut self, store: S, verb: Verb) -> Answer {
+        self.try_run_at(store, verb).unwrap()
+    }
+
+    pub(crate) fn try_run(&mut self, verb: Verb) -> Result<Answer, StoreError> {
+        self.try_run_at(self.store.clone(), verb)
+    }
+
+    /// Another server has changed what this one remembers.
+    pub(crate) fn forget(&mut self) {
+        self.memory = QueueMemory::default();
     }
 
     pub(crate) fn run(&mut self, verb: Verb) -> Answer {
@@ -144,7 +160,7 @@ impl Fixture {
     }
 
     pub(crate) fn ack(&mut self, lease: Lease) {
-        let acks = vec![Ack { lease, note: String::new(), result: Bytes::new() }];
+        let acks = vec![Ack { lease, note: String::new(), result: Bytes::new(), breaker_key: String::new() }];
         self.run(Verb::Settle(Settlements { acks, ..Settlements::default() }));
     }
 
@@ -170,8 +186,12 @@ impl Fixture {
         }
     }
 
+    pub(crate) fn try_look(&mut self, view: View) -> Result<Viewed, StoreError> {
+        at_once(queue::view(&mut self.store, view))
+    }
+
     pub(crate) fn look(&mut self, view: View) -> Viewed {
-        at_once(queue::view(&mut self.store, view)).unwrap()
+        self.try_look(view).unwrap()
     }
 
     pub(crate) fn view(&mut self, id: &str) -> JobView {

@@ -50,6 +50,10 @@ fn every_state() -> Fixture {
         let lease = f.claim();
         f.ack(lease);
     }
+    for id in ["cancelled-b", "cancelled-a"] {
+        f.enqueue(with_id(id));
+        f.cancel(id).unwrap();
+    }
     f.enqueue(with_id("retry"));
     let lease = f.claim();
     f.fail(lease, Failure::new("E", "again"), false);
@@ -75,11 +79,12 @@ const RETRYING: [&str; 1] = ["retry"];
 const LEASED: [&str; 2] = ["leased-b", "leased-a"];
 const DEAD: [&str; 3] = ["dead-b", "dead-o", "dead-a"];
 const COMPLETED: [&str; 2] = ["done-b", "done-a"];
+const CANCELLED: [&str; 2] = ["cancelled-b", "cancelled-a"];
 
 #[test]
 fn the_indexes_of_a_state_are_one_list_whatever_the_page() {
     let mut f = every_state();
-    let all = [&READY[..], &SCHEDULED, &RETRYING, &LEASED, &DEAD, &COMPLETED].concat();
+    let all = [&READY[..], &SCHEDULED, &RETRYING, &LEASED, &DEAD, &COMPLETED, &CANCELLED].concat();
     for limit in 1..=all.len() + 1 {
         let pages = pages(&mut f, query(limit));
         assert_eq!(pages.concat(), all, "{limit} a page");
@@ -92,6 +97,7 @@ fn the_indexes_of_a_state_are_one_list_whatever_the_page() {
         (State::Leased, &LEASED),
         (State::Dead, &DEAD),
         (State::Completed, &COMPLETED),
+        (State::Cancelled, &CANCELLED),
     ];
     for (state, expected) in states {
         for limit in [1, 2, 100] {
@@ -106,7 +112,7 @@ fn the_indexes_of_a_state_are_one_list_whatever_the_page() {
 fn a_listed_job_of_any_index_is_what_looking_at_it_shows() {
     let mut f = every_state();
     let whole = f.page(&JobQuery { full: true, ..query(100) }).unwrap().jobs;
-    assert_eq!(whole.len(), 15);
+    assert_eq!(whole.len(), 17);
     for (_, listed) in &whole {
         let view = f.view(&listed.spec.id.to_string());
         assert_eq!(format!("{listed:?}"), format!("{view:?}"));

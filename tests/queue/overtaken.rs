@@ -33,6 +33,19 @@ pub(crate) enum Then {
         applied: bool,
     },
     Others(Hook),
+    /// Others come before so many batches, each time; then, after so many more, this.
+    Overtaken {
+        lost: usize,
+        by: Box<dyn FnMut() + Send>,
+        batches: usize,
+        then: Box<Then>,
+    },
+    /// The store is out of reach from then on: nothing is sent to it.
+    Unreachable,
+}
+
+fn out_of_reach() -> StoreError {
+    StoreError::Unavailable("it was not sent".into())
 }
 
 impl Reads for OneServer {
@@ -65,6 +78,19 @@ impl Storage for OneServer {
                 hook();
                 self.inner.apply(queue, batch).await
             }
+            Then::Overtaken { lost, mut by, batches, then } => {
+                by();
+                if lost > 1 {
+                    self.then = Then::Overtaken { lost: lost - 1, by, batches, then };
+                } else {
+                    (self.batches, self.then) = (batches, *then);
+                }
+                self.inner.apply(queue, batch).await
+            }
+            Then::Unreachable => {
+                self.then = Then::Unreachable;
+                Err(out_of_reach())
+            }
             Then::Killed { applied } => {
                 if applied {
                     self.inner.apply(queue, batch).await?;
@@ -76,6 +102,9 @@ impl Storage for OneServer {
     }
 
     async fn take(&mut self, queue: &QueueName, take: &Take<'_>) -> Result<Option<Taken>> {
+        if matches!((self.batches, &self.then), (0, Then::Unreachable)) {
+            return Err(out_of_reach());
+        }
         self.inner.take(queue, take).await
     }
 
@@ -144,7 +173,7 @@ impl Fixture {
 
     pub(crate) fn run_on(&self, mut server: OneServer, verb: Verb) -> Result<Answer> {
         let memory = QueueMemory::default();
-        let limits = StoreLimits { queues: 1_000, leases: 100_000 };
+        let limits = StoreLimits { queues: 1_000, leases: 100_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(self.settings.clone(), 7, &memory, limits);
         poll_once(queue::run(&mut server, &mut cx, verb)).and_then(|it| it)
     }
@@ -193,6 +222,7 @@ impl Fixture {
             policy: None,
             on_conflict: OnConflict::default(),
             key_ttl: None,
+            breaker_key: None,
         };
         match self.run(Verb::Enqueue(vec![Incoming::new(job)])) {
             Answer::Enqueue(added) => assert!(added[0].is_ok(), "{added:?}"),

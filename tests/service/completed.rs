@@ -27,7 +27,7 @@ async fn a_job_that_is_done_shows_its_result_and_how_it_came_to_it() {
     server.pass(Duration::from_millis(250)).await;
     let result: bytes::Bytes = (0..=255).cycle().take(64 << 10).collect::<Vec<u8>>().into();
     let (lease, note) = (taken.lease, "sent".to_owned());
-    let ack = pb::AckRequest { lease, note, result: result.clone() };
+    let ack = pb::AckRequest { lease, note, result: result.clone(), ..pb::AckRequest::default() };
     assert!(!inner(server.queue().ack(ack.clone()).await).unwrap().already_gone);
     server.pass(Duration::from_secs(1)).await;
 
@@ -61,7 +61,12 @@ async fn a_job_that_is_done_shows_its_result_and_how_it_came_to_it() {
 async fn settling_it_once_more_changes_nothing() {
     let scene = Scene::set().await;
     let server = &scene.server;
-    let ack = pb::AckRequest { lease: scene.lease.clone(), note: "first".into(), result: "first".into() };
+    let ack = pb::AckRequest {
+        lease: scene.lease.clone(),
+        note: "first".into(),
+        result: "first".into(),
+        ..pb::AckRequest::default()
+    };
     server.queue().ack(ack.clone()).await.unwrap();
     let before = server.get_job("running").await.unwrap();
     let again = pb::AckRequest { note: "second".into(), result: "second".into(), ..ack };

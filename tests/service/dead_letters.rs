@@ -1,7 +1,7 @@
 //! What a dead letter keeps, and how the dead are listed.
 
 use crate::server::{Server, Setup, at, claim, error, job_of, long, millis, nack, steady};
-use crate::shapes::{by_ids, expires_in};
+use crate::shapes::{after, by_ids, expires_in};
 use prost_types::{Struct, Value, value::Kind};
 use redrive::domain::{DeadLetterSettings, Limits, QueueSettings};
 use redrive::grpc::pb;
@@ -31,6 +31,7 @@ fn whole_failure(number: u32) -> pb::Failure {
         code: format!("C{number}"),
         category_derived: false,
         details_dropped: false,
+        breaker_key: format!("K{number}"),
     }
 }
 
@@ -56,6 +57,47 @@ async fn failed_four_times(server: &Server) {
         server.nack(request).await.unwrap();
         server.pass(Duration::from_secs(10)).await;
     }
+}
+
+#[tokio::test]
+async fn a_dead_letter_says_what_stood_around_it() {
+    let dead_letters = DeadLetterSettings { max_entries: 2, ..DeadLetterSettings::default() };
+    let defaults = QueueSettings { dead_letters, ..steady(Duration::from_secs(10)) };
+    let server = Server::with(Setup { defaults, ..Setup::default() }).await;
+    // As many as tell one number from another; the last of the three dead letters before it is in the overflow.
+    for id in ["dead-1", "dead-2", "dead-3"] {
+        server.dead_letter("q", id, error("E")).await;
+    }
+    for n in 0..4 {
+        server.enqueue(job_of("q", &format!("retrying-{n}"))).await.unwrap();
+        let lease = server.take("q").await.lease;
+        server.nack(nack(&lease, "E")).await.unwrap();
+    }
+    for n in 0..5 {
+        let later = pb::EnqueueRequest { start: after(millis(60_000)), ..job_of("q", &format!("later-{n}")) };
+        server.enqueue(later).await.unwrap();
+    }
+    for n in 0..6 {
+        server.enqueue(job_of("q", &format!("running-{n}"))).await.unwrap();
+        server.take("q").await;
+    }
+    for n in 0..7 {
+        server.enqueue(job_of("q", &format!("ready-{n}"))).await.unwrap();
+    }
+    server.dead_letter("q", "last", error("E")).await;
+    let last = server.list_dead(list("q")).await.unwrap().dead_letters.pop().unwrap();
+    assert_eq!((last.job.unwrap().job_id.as_str(), last.overflow), ("last", true));
+    let expected = pb::DeathContext {
+        ready: 7,
+        scheduled: 5,
+        retrying: 4,
+        leased: 6,
+        dead: 3,
+        overflow: 1,
+        queue_breaker: pb::BreakerState::Closed.into(),
+        dlq_breaker: pb::BreakerState::Closed.into(),
+    };
+    assert_eq!(last.context, Some(expected));
 }
 
 #[tokio::test]

@@ -49,6 +49,15 @@ fn the_page_on_errors_lists_every_reason_with_its_code() {
 }
 
 #[test]
+fn what_a_full_redis_refuses_is_not_called_a_new_job() {
+    // A worker that settles may be refused as well as a producer.
+    let status = Status::from(Error::Store(StoreError::MemoryLow("OOM".into())));
+    let says = "Redis has used all the memory that it may, and refused this call; ";
+    assert!(status.message().starts_with(says), "{}", status.message());
+    assert!(!status.message().contains("new job"), "{}", status.message());
+}
+
+#[test]
 fn no_reason_is_listed_twice() {
     let mut names = Reason::ALL.map(Reason::as_str);
     names.sort_unstable();
@@ -63,6 +72,7 @@ fn every_error_has_its_reason_and_says_whether_trying_again_helps() {
     let errors = [
         (Refusal::Field { field: "delay".into(), message: "is wrong".into() }.into(), Reason::InvalidField, false),
         (Refusal::JobNotFound { id: "7".into(), searched: None }.into(), Reason::JobNotFound, false),
+        (Refusal::KeyNotFound { key: "k".into(), queue: queue("a"), kept: None }.into(), Reason::JobNotFound, false),
         (Refusal::QueueNotFound { queue: queue("emails") }.into(), Reason::QueueNotFound, false),
         (Refusal::BreakerNotFound { name: "queue:nowhere".into() }.into(), Reason::BreakerNotFound, false),
         (Refusal::LeaseLost.into(), Reason::LeaseLost, false),

@@ -229,6 +229,38 @@ async fn explain_policy_applies_the_rules_of_a_queue() {
 }
 
 #[tokio::test]
+async fn explain_policy_shows_what_the_default_rules_do_with_a_category_and_a_code() {
+    let server = Server::with(Setup::default()).await;
+    server.enqueue(job("q")).await.unwrap();
+    let (timeout, invalid) = (pb::FailureCategory::Timeout, pb::FailureCategory::Invalid);
+    let none = pb::FailureCategory::Unspecified;
+    for (category, code, error_type, retries, rule) in [
+        (timeout, "", "", 20, "default: category=timeout"),
+        (none, "ECONNREFUSED", "", 20, "default: category=unreachable"),
+        (invalid, "", "", 0, "default: category=invalid"),
+        // What is given goes before what the code or the type speaks for.
+        (invalid, "ECONNREFUSED", "", 0, "default: category=invalid"),
+        (timeout, "", "NotFoundError", 20, "default: category=timeout"),
+        (none, "", "NotFoundError", 0, "default: NotFoundError"),
+        (none, "E42", "", 3, ""),
+    ] {
+        for queue in ["", "q"] {
+            let request = pb::ExplainPolicyRequest {
+                queue: queue.into(),
+                category: category.into(),
+                code: code.into(),
+                error_type: error_type.into(),
+                ..Default::default()
+            };
+            let explained = inner(server.admin().explain_policy(request).await).unwrap();
+            let context = format!("{category:?} {code} {error_type} {queue}");
+            assert_eq!((explained.rows.len(), explained.rule.as_str()), (retries, rule), "{context}");
+            assert_eq!(explained.resolved.unwrap().max_retries, Some(retries as u32), "{context}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_upstreams_retry_after_is_kept_to_and_spread() {
     let defaults = QueueSettings { max_retry_after: Duration::from_secs(100), ..steady(Duration::from_secs(10)) };
     let server = Server::with(Setup { defaults, ..Setup::default() }).await;

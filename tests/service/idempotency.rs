@@ -5,6 +5,7 @@ use crate::server::{Server, Setup, error, job, job_of, nack, steady, text, time}
 use redrive::{domain::QueueSettings, grpc::pb};
 use std::time::Duration;
 use tonic::Code;
+use tonic_types::StatusExt;
 
 fn keyed(key: &str, body: &str) -> pb::EnqueueRequest {
     pb::EnqueueRequest { idempotency_key: key.into(), body: text(body), ..job("q") }
@@ -191,7 +192,12 @@ async fn a_job_is_found_by_its_key_in_its_queue() {
     assert_eq!((found.job.unwrap().job_id, found.idempotency_key.as_str()), (added.job_id, "k"));
     let missing = server.admin().get_job(of("q", "other")).await.unwrap_err();
     assert_refused(&missing, Code::NotFound, "JOB_NOT_FOUND", &[]);
-    assert!(missing.message().contains("of key other"), "{}", missing.message());
+    let says = "there is no job with idempotency_key \"other\" in q: ";
+    assert!(missing.message().starts_with(says), "{}", missing.message());
+    assert!(missing.message().contains("this queue keeps no completed jobs"), "{}", missing.message());
+    let details = missing.get_error_details();
+    let facts = &details.error_info().unwrap().metadata;
+    assert_eq!((facts.get("idempotency_key").map(String::as_str), facts.get("job_id")), (Some("other"), None));
     let nowhere = server.admin().get_job(of("", "k")).await.unwrap_err();
     assert_refused(&nowhere, Code::InvalidArgument, "INVALID_FIELD", &["queue"]);
     let both = pb::GetJobRequest { job_id: "x".into(), ..of("q", "k") };

@@ -92,3 +92,35 @@ async fn an_outage_of_ten_minutes_costs_no_job_with_the_breaker_and_every_job_wi
     assert_eq!((without.dead, without.done), (1_000, 0));
     assert_eq!((without.failures, without.counted), (4_000, 4_000));
 }
+
+#[tokio::test]
+async fn three_jobs_without_configuration_outlive_a_minute_without_what_they_call() {
+    let server = Server::with(Setup::default()).await;
+    let jobs = vec![crate::server::job("q"); 3];
+    server.queue().enqueue_batch(pb::EnqueueBatchRequest { jobs }).await.unwrap();
+    let (mut now, mut failures, mut done) = (Duration::ZERO, 0, 0);
+    while done < 3 {
+        assert!(now < Duration::from_secs(300), "{done} done after {now:?}");
+        let claimed = server.claim(pb::ClaimRequest { max_jobs: 3, ..claim("q") }).await.unwrap();
+        for job in &claimed.jobs {
+            if now >= Duration::from_secs(60) {
+                server.ack(&job.lease).await.unwrap();
+                done += 1;
+                continue;
+            }
+            let answer = server.nack(nack(&job.lease, "ConnectionRefused")).await.unwrap();
+            assert_eq!(answer.outcome(), pb::NackOutcome::RetryScheduled);
+            assert!(answer.explanation.contains("patient, because the failure is unreachable"), "{answer:?}");
+            assert_eq!(answer.rule, "default: category=unreachable");
+            failures += 1;
+        }
+        let after = claimed.idle.first().and_then(|idle| idle.retry_after);
+        let after = after.map_or(Duration::from_millis(20), |after| after.try_into().unwrap());
+        now += after;
+        server.pass(after).await;
+    }
+    // Each failed, and the queue was held.
+    assert!(failures >= 5, "{failures}");
+    assert!(server.breaker("queue:q").await.unwrap().trips >= 1);
+    assert_eq!(server.stats("q").await.unwrap().dead_lettered, 0);
+}

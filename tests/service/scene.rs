@@ -1,6 +1,6 @@
 //! A server with one job in every state, on which bad calls must leave no mark.
 
-use crate::server::{Server, Setup, error, job_of, steady, time};
+use crate::server::{Server, Setup, error, job_of, nack, steady, time};
 use crate::shapes::after;
 use redrive::{domain::QueueSettings, grpc::pb};
 use std::{fmt::Debug, future::Future, time::Duration};
@@ -24,7 +24,7 @@ struct Seen {
 }
 
 impl Scene {
-    /// Queue `q` has the jobs `dead`, `done`, `running`, `waiting` and `later`.
+    /// Queue `q` has the jobs `dead`, `done`, `cancelled`, `retrying`, `running`, `waiting` and `later`.
     pub(crate) async fn set() -> Self {
         let defaults = steady(Duration::from_secs(10));
         let keeps = QueueSettings { completed_retention: Some(KEPT), ..defaults.clone() };
@@ -33,6 +33,11 @@ impl Scene {
         server.dead_letter("q", "dead", error("E")).await;
         server.enqueue(job_of("q", "done")).await.unwrap();
         server.ack(&server.take("q").await.lease).await.unwrap();
+        server.enqueue(job_of("q", "cancelled")).await.unwrap();
+        let cancel = pb::CancelJobRequest { job_id: "cancelled".into(), queue: "q".into(), ..Default::default() };
+        server.admin().cancel_job(cancel).await.unwrap();
+        server.enqueue(job_of("q", "retrying")).await.unwrap();
+        server.nack(nack(&server.take("q").await.lease, "E")).await.unwrap();
         server.enqueue(job_of("q", "running")).await.unwrap();
         let lease = server.take("q").await.lease;
         server.enqueue(job_of("q", "waiting")).await.unwrap();
@@ -43,7 +48,7 @@ impl Scene {
 
     async fn look(&self) -> Seen {
         let mut jobs = Vec::new();
-        for id in ["dead", "done", "running", "waiting", "later"] {
+        for id in ["dead", "done", "cancelled", "retrying", "running", "waiting", "later"] {
             jobs.push(self.server.get_job_in(id, "q").await.unwrap());
         }
         let queues = self.server.list_queues().await;

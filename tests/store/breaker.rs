@@ -449,6 +449,7 @@ store_test! {
             lease,
             note: String::new(),
             result: Default::default(),
+            breaker_key: String::new(),
         });
         assert_eq!(h.try_claim(claim).await.jobs.len(), 5);
     }

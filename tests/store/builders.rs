@@ -35,6 +35,7 @@ pub(crate) fn job(name: &str) -> NewJob {
         policy: None,
         on_conflict: OnConflict::default(),
         key_ttl: None,
+        breaker_key: None,
     }
 }
 

@@ -147,6 +147,22 @@ store_test! {
 }
 
 store_test! {
+    async fn workers_whose_names_hold_colons_have_requests_of_their_own(h) {
+        h.enqueue_all(vec![job("q"); 3]).await;
+        let of = |worker: &str, request| Claim { worker_id: worker.into(), ..asked_as(request, claim_of(&["q"], 1)) };
+        let asked = [of("a:b", "c"), of("a", "b:c"), of("a%3Ab", "c")];
+        let mut first = Vec::new();
+        for claim in &asked {
+            first.push(h.try_claim(claim.clone()).await.jobs.delivered().remove(0).delivery);
+        }
+        for (claim, first) in asked.into_iter().zip(first) {
+            let again = h.try_claim(claim).await.jobs.delivered();
+            assert_eq!(again.first().map(|job| &job.delivery), Some(&first));
+        }
+    }
+}
+
+store_test! {
     async fn a_request_for_other_queues_is_another_request(h) {
         h.enqueue(job("a")).await;
         h.enqueue(job("b")).await;
@@ -211,7 +227,12 @@ store_test! {
     async fn a_claim_that_gets_nothing_has_settled_all_the_same(h) {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
-        let ack = redrive::queue::Ack { lease, note: String::new(), result: Default::default() };
+        let ack = redrive::queue::Ack {
+            lease,
+            note: String::new(),
+            result: Default::default(),
+            breaker_key: String::new(),
+        };
         let settle = Settlements { acks: vec![ack], ..Settlements::default() };
         let claimed = h.try_claim(Claim { settle, ..claim_of(&["q"], 1) }).await;
         assert!(claimed.settled.acks[0].is_ok());

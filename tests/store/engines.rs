@@ -131,7 +131,8 @@ impl Engine for MemoryStore {
             None => MemoryStorage::new(clock),
         };
         *lock(&place.memory) = Some(storage.clone());
-        let limits = StoreLimits { queues: place.max_queues, leases: 1_000_000 };
+        let limits =
+            StoreLimits { queues: place.max_queues, leases: 1_000_000, finished_keys: StoreLimits::FINISHED_KEYS };
         MemoryStore::open_memory(storage, limits, setup).await.map_err(|error| error.to_string())
     }
 

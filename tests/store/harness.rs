@@ -287,7 +287,7 @@ impl<S: Engine> Harness<S> {
     }
 
     pub(crate) async fn ack_with(&self, lease: Lease, note: &str, result: Bytes) -> Result<Acked, Refusal> {
-        let acks = vec![Ack { lease, note: note.into(), result }];
+        let acks = vec![Ack { lease, note: note.into(), result, breaker_key: String::new() }];
         let settlements = Settlements { acks, ..Settlements::default() };
         self.settle(settlements).await.acks.remove(0)
     }

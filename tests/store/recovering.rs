@@ -1,8 +1,8 @@
 //! After an outage a queue comes back with a load that grows: RECOVERING.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::domain::{BreakerState, Recovery};
-use redrive::queue::{Delivered, IdleReason};
+use redrive::domain::{BreakerState, DeadFilter, DeadReason, Recovery};
+use redrive::queue::{DeadCountQuery, Delivered, IdleReason};
 use std::time::Duration;
 
 /// What a job takes here.
@@ -163,5 +163,27 @@ store_test! {
         assert_eq!((outage.falls, outage.recovering), (1, false));
         assert!(outage.since < outage.opened_at, "it is one outage");
         assert_eq!(h.idle("q").await.reason, IdleReason::BreakerOpen);
+    }
+}
+
+store_test! {
+    async fn a_dead_letter_made_meanwhile_is_read_found_and_goes_back_to_work(h) {
+        h.recovering(20).await;
+        let job = h.claim("q").await;
+        let id = job.spec.id;
+        h.advance(TAKES);
+        h.nack(job.delivery.lease, permanent()).await.unwrap();
+        let death = h.view(&id).await.death.expect("it is dead");
+        assert_eq!(death.reason, DeadReason::NonRetryable);
+        assert_eq!(death.context.queue_breaker, BreakerState::Recovering);
+        assert_eq!(h.dead("q").await[0].death, Some(death));
+        let reason = Some(DeadReason::NonRetryable);
+        let found = found(DeadFilter { reason, ..of_type("Hopeless") }, 10);
+        let report = S::verify(h.store(), &h.place).await;
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        assert_eq!(h.requeue(requeue_of("q", found)).await.unwrap().ids, [id]);
+        let counts = DeadCountQuery { queue: Some(queue("q")), after: None, limit: 1, types: 9, latest: 0 };
+        let counts = h.dead_counts(counts).await;
+        assert!(counts.queues[0].by_error_type.is_empty(), "{counts:?}");
     }
 }

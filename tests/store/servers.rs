@@ -100,6 +100,7 @@ impl One {
             lease: job.delivery.lease.clone(),
             note: String::new(),
             result: Default::default(),
+            breaker_key: String::new(),
         };
         let acks = jobs.iter().map(ack).collect();
         self.settle(Settlements { acks, ..Settlements::default() }).await;

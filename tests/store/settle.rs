@@ -1,7 +1,7 @@
 //! Ack, Nack and Extend: only the lease that is out opens anything.
 
 use crate::builders::*;
-use redrive::domain::{AttemptStatus, Next, State};
+use redrive::domain::{AttemptStatus, JobEventKind, Next, Outcome, State};
 use redrive::queue::Refusal;
 use redrive::queue::{Acked, Claim};
 
@@ -121,6 +121,50 @@ store_test! {
             assert_eq!(attempt.failure.as_ref().unwrap().error_type, "LeaseExpired");
             assert_eq!(h.ack(lease).await, Ok(Acked { already_gone: true }));
         }
+        h.verify().await;
+    }
+}
+
+store_test! {
+    async fn an_ack_counts_after_an_interruption_until_the_job_is_delivered_again(h) {
+        h.enqueue(job("q").id("x")).await;
+        let lease = h.claim("q").await.delivery.lease;
+        let interrupted = h.nack(lease.clone(), Outcome::Interrupted).await.unwrap();
+        assert_eq!((interrupted.status, interrupted.next), (AttemptStatus::Interrupted, Next::OldPlace));
+        assert_eq!(h.nack(lease.clone(), failed("Timeout")).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.extend(lease.clone(), None, "").await, Err(Refusal::LeaseLost));
+        assert_eq!(h.ack(lease.clone()).await, Ok(Acked { already_gone: false }));
+        assert_eq!(h.ack(lease).await, Ok(Acked { already_gone: true }));
+        let queue = h.queue("q").await.unwrap();
+        assert_eq!((queue.depths.held(), queue.totals.completed, queue.totals.lease_expired), (0, 1, 0));
+        // Delivered again, it settles nothing.
+        h.enqueue(job("q").id("again")).await;
+        let first = h.claim("q").await.delivery.lease;
+        h.nack(first.clone(), Outcome::Interrupted).await.unwrap();
+        let second = h.claim("q").await.delivery.lease;
+        assert_eq!(h.ack(first).await, Err(Refusal::LeaseLost));
+        assert_eq!(h.ack(second).await, Ok(Acked { already_gone: false }));
+        h.verify().await;
+    }
+}
+
+store_test! {
+    async fn a_kept_job_says_that_it_was_interrupted_and_acked_after_that(h) {
+        h.set(|queue| queue.completed_retention = Some(HOUR));
+        let id = h.enqueue(job("q")).await;
+        let lease = h.claim("q").await.delivery.lease;
+        h.nack(lease.clone(), Outcome::Interrupted).await.unwrap();
+        h.advance(SECOND);
+        h.ack_with(lease.clone(), "a note", "a result".into()).await.unwrap();
+        let view = h.view(&id).await;
+        assert_eq!((view.state, &view.result[..], view.attempts.len()), (State::Completed, &b"a result"[..], 1));
+        let attempt = &view.attempts[0];
+        assert_eq!((attempt.status, attempt.counted), (AttemptStatus::Succeeded, true));
+        assert_eq!((attempt.note.as_str(), attempt.failure.as_ref()), ("a note", None));
+        assert_eq!(attempt.explanation, "interrupted, and acked after that");
+        let event = view.events.last().unwrap();
+        assert_eq!((event.kind, event.detail.as_str()), (JobEventKind::AckedAfterLease, attempt.explanation.as_str()));
+        assert_eq!(h.ack(lease).await, Ok(Acked { already_gone: true }));
         h.verify().await;
     }
 }
@@ -248,7 +292,7 @@ store_test! {
         h.enqueue(job("q")).await;
         let lease = h.claim("q").await.delivery.lease;
         let (note, result) = Default::default();
-        let ack = redrive::queue::Ack { lease: lease.clone(), note, result };
+        let ack = redrive::queue::Ack { lease: lease.clone(), note, result, breaker_key: String::new() };
         let extend = redrive::queue::Extend { lease, duration: None, checkpoint: String::new() };
         let settled = h.settle(redrive::queue::Settlements {
             acks: vec![ack.clone(), ack],

@@ -4,7 +4,7 @@ use crate::builders::*;
 use crate::redis_server::Server;
 use crate::servers::{One, run};
 use redrive::domain::{BreakerName, BreakerState};
-use redrive::queue::{BreakerOrder, Delivered, IdleReason};
+use redrive::queue::{BreakerOrder, Delivered, IdleReason, Nack, Settlements};
 use std::time::Duration;
 
 /// So many failures open a breaker, however short ago the last success was.
@@ -230,6 +230,46 @@ fn a_probe_that_closes_the_breaker_is_a_success_of_just_now_for_all() {
         let out = b.out(10).await;
         b.nack(&out, "Timeout").await;
         assert_eq!(a.sees().await, (BreakerState::Closed, 10), "the success is too near");
+    });
+}
+
+#[test]
+fn deaths_that_are_spread_over_the_servers_open_the_breaker_of_the_dead_letters_for_all() {
+    run(async |server, namespace| {
+        let servers = three(server, &namespace).await;
+        servers.iter().for_each(|one| one.set(|queue| queue.dead_letters.max_entries = 1));
+        let out = servers[0].out(8).await;
+        let die = async |at: usize| {
+            let nack = Nack { lease: out[at].delivery.lease.clone(), outcome: permanent(), checkpoint: String::new() };
+            servers[at % 3].settle(Settlements { nacks: vec![nack], ..Settlements::default() }).await;
+        };
+        let see = async |expected: (BreakerState, u32)| {
+            for one in &servers {
+                let view = one.store.breakers(vec![queue("q")]).await.unwrap().remove(0).dead_letters;
+                let settings = one.store.settings();
+                let state = view.breaker.state(&settings.defaults.dead_letters.breaker, one.store.now());
+                assert_eq!((state, view.failures), expected);
+            }
+        };
+        // There is room for the first.
+        for at in 0..5 {
+            die(at).await;
+            see((BreakerState::Closed, at as u32)).await;
+        }
+        die(5).await;
+        see((BreakerState::Open, 0)).await;
+        // It goes to the overflow without a look, although there is room by the settings of this server.
+        servers[0].set(|queue| queue.dead_letters.max_entries = 100);
+        die(6).await;
+        let page = servers[1].store.dead_letters(dead_query("q")).await.unwrap();
+        let overflow: Vec<_> = page.jobs.iter().filter_map(|job| Some(job.death.as_ref()?.overflow)).collect();
+        assert_eq!(overflow, [false, true, true, true, true, true, true]);
+        servers[0].set(|queue| queue.dead_letters.max_entries = 1);
+        servers[2].store.purge(purge_of("q", oldest(1))).await.unwrap();
+        see((BreakerState::Closed, 0)).await;
+        die(7).await;
+        let page = servers[0].store.dead_letters(dead_query("q")).await.unwrap();
+        assert_eq!(page.jobs.last().unwrap().death.as_ref().map(|death| death.overflow), Some(false));
     });
 }
 

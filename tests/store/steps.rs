@@ -206,6 +206,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             .prop_map(move |retry_after| failed("Held", false, retry_after)),
         2 => (prop::option::of(durations()), any::<bool>())
             .prop_map(|(retry_after, keep_position)| Outcome::Released { retry_after, keep_position }),
+        2 => Just(Outcome::Interrupted),
     ]
 }
 

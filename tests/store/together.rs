@@ -1,7 +1,7 @@
 //! Calls that come together: the store may put them into one transaction, and callers must not notice.
 
 use crate::{builders::*, engines::Engine, harness::Harness};
-use redrive::queue::EnqueueOutcome;
+use redrive::queue::{Claim, EnqueueOutcome, Purge, RequestId, Requeue};
 use std::collections::HashSet;
 use std::task::{Context, Poll, Waker};
 
@@ -83,5 +83,60 @@ store_test! {
         let added = behind_a_gate(&h, async || all(enqueues()).await).await;
         assert_eq!(added.iter().filter(|added| added.is_ok()).count(), 3);
         assert_eq!(h.depths("q").await.ready, 3);
+    }
+}
+
+/// Calls that are the same one, said so often at once.
+const SAID: usize = 30;
+
+fn one_request() -> Option<RequestId> {
+    Some(RequestId { id: "r".into(), asked: [1; 32] })
+}
+
+store_test! {
+    async fn claims_of_one_request_get_the_one_answer(h) {
+        h.enqueue_all(vec![job("q"); 10]).await;
+        let claim = Claim { request_id: "r".into(), ..claim_of(&["q"], 4) };
+        let claims = || (0..SAID).map(|_| h.try_claim(claim.clone())).collect();
+        let claimed = behind_a_gate(&h, async || all(claims()).await).await;
+        let first: Vec<_> = claimed[0].jobs.iter().map(|job| job.delivery.clone()).collect();
+        assert_eq!(first.len(), 4);
+        for (at, claimed) in claimed.iter().enumerate() {
+            assert!(claimed.jobs.iter().map(|job| &job.delivery).eq(&first), "claim {at}: {:?}", claimed.jobs);
+        }
+        let depths = h.depths("q").await;
+        assert_eq!((depths.leased, depths.ready), (4, 6));
+    }
+}
+
+store_test! {
+    async fn requeues_of_one_request_get_the_one_answer(h) {
+        for number in 0..10 {
+            h.dead_letter(job("q").id(&number.to_string())).await;
+        }
+        let requeue = Requeue { request: one_request(), ..requeue_of("q", oldest(4)) };
+        let requeues = || (0..SAID).map(|_| h.requeue(requeue.clone())).collect();
+        let requeued = behind_a_gate(&h, async || all(requeues()).await).await;
+        let first = requeued[0].as_ref().unwrap();
+        assert_eq!((first.ids.len(), first.has_more), (4, true));
+        assert!(requeued.iter().all(|it| it.as_ref() == Ok(first)), "{requeued:?}");
+        let queue = h.queue("q").await.unwrap();
+        assert_eq!((queue.depths.ready, queue.depths.dead, queue.totals.requeued), (4, 6, 4));
+    }
+}
+
+store_test! {
+    async fn purges_of_one_request_get_the_one_answer(h) {
+        for number in 0..10 {
+            h.dead_letter(job("q").id(&number.to_string())).await;
+        }
+        let purge = Purge { request: one_request(), ..purge_of("q", oldest(4)) };
+        let purges = || (0..SAID).map(|_| h.purge(purge.clone())).collect();
+        let purged = behind_a_gate(&h, async || all(purges()).await).await;
+        let first = purged[0].as_ref().unwrap();
+        assert_eq!((first.count, first.has_more), (4, true));
+        assert!(purged.iter().all(|it| it.as_ref() == Ok(first)), "{purged:?}");
+        let queue = h.queue("q").await.unwrap();
+        assert_eq!((queue.depths.dead, queue.totals.purged), (6, 4));
     }
 }

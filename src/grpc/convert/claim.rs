@@ -130,5 +130,6 @@ pub(super) fn idle_out(now: Timestamp, idle: Idle) -> pb::QueueIdle {
         queue: idle.queue.as_str().to_owned(),
         reason: idle.reason.out(),
         retry_after: idle.until.map(|until| duration_out(until.since(now))),
+        breaker_key: idle.breaker_key,
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn enqueue(
     check.name("content_type", &request.content_type);
     check.clean_name("idempotency_key", &request.idempotency_key);
     check.clean_name("job_id", &request.job_id);
-    check.without_meaning("breaker_key", !request.breaker_key.is_empty());
+    check.clean_name("breaker_key", &request.breaker_key);
     check.without_meaning("group_key", !request.group_key.is_empty());
     let on_conflict = on_conflict(&mut check, &request);
     let key_ttl = key_ttl(&mut check, &request);
@@ -70,6 +70,7 @@ pub(crate) fn enqueue(
         policy: policy.map(Box::new),
         on_conflict,
         key_ttl,
+        breaker_key: (!request.breaker_key.is_empty()).then_some(request.breaker_key),
     });
     check.done(job)
 }

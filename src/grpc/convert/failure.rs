@@ -8,11 +8,12 @@ use crate::grpc::pb;
 /// without a limit in bytes are cut and flagged where it is decided what follows from the failure.
 pub(super) fn failure(limits: &Limits, given: pb::Failure) -> Failure {
     let category = category(given.category());
-    let (mut error_type, mut code) = (given.r#type, given.code);
+    let (mut error_type, mut code, mut breaker_key) = (given.r#type, given.code, given.breaker_key);
     if error_type.is_empty() {
         UNKNOWN_TYPE.clone_into(&mut error_type);
     }
-    let truncated = cut_bytes(&mut error_type, limits.name_bytes) | cut_bytes(&mut code, limits.name_bytes);
+    let cut = |text: &mut String| cut_bytes(text, limits.name_bytes);
+    let truncated = cut(&mut error_type) | cut(&mut code) | cut(&mut breaker_key);
     let had_details = given.details.is_some();
     let details = given.details.and_then(|details| json::canonical_object(details).ok());
     let details = details.filter(|text| text.len() <= limits.details_bytes);
@@ -28,6 +29,7 @@ pub(super) fn failure(limits: &Limits, given: pb::Failure) -> Failure {
         truncated,
         details_dropped: had_details && details.is_none(),
         details: details.unwrap_or_default(),
+        breaker_key,
     }
 }
 
@@ -79,6 +81,7 @@ pub(super) fn failure_out(failure: Failure) -> pb::Failure {
         response_body: failure.response_body,
         truncated: failure.truncated,
         details_dropped: failure.details_dropped,
+        breaker_key: failure.breaker_key,
     }
 }
 

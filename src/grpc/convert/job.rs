@@ -9,7 +9,8 @@ use crate::queue::Delivered;
 
 /// A job for its worker.
 pub(super) fn delivered(settings: &Settings, job: Delivered) -> pb::Job {
-    let Delivered { queue, spec, progress, delivery, last_failure } = job;
+    let Delivered { queue, mut spec, progress, delivery, last_failure, learnt_key } = job;
+    spec.breaker_key = learnt_key.or(spec.breaker_key);
     let mut out = plain(settings, &queue, spec, progress, delivery.attempt);
     out.is_last_attempt &= !delivery.probe;
     out.lease = delivery.lease.to_string();
@@ -75,6 +76,7 @@ fn plain(settings: &Settings, queue: &QueueName, spec: Spec, progress: Progress,
         expires_at: progress.deadline(spec.expires_at).map(timestamp_out),
         deliveries: progress.deliveries,
         checkpoint: progress.checkpoint,
+        breaker_key: spec.breaker_key.unwrap_or_default(),
         ..pb::Job::default()
     }
 }

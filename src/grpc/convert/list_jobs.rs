@@ -50,9 +50,10 @@ pub(crate) fn jobs_page(context: &Context<'_>, listed: &Listed, page: JobPage) -
     pb::ListJobsResponse { jobs, next_page_token }
 }
 
-/// `state, priority, at, number, id`.
+/// `state, group, priority, at, number, id`.
 fn position_out(position: &JobPosition) -> Vec<u8> {
     let mut out = vec![position.state.out() as u8];
+    out.extend(position.group.to_be_bytes());
     out.extend(position.priority.to_be_bytes());
     out.extend(position.at.millis().to_be_bytes());
     out.extend(position.number.to_be_bytes());
@@ -62,11 +63,13 @@ fn position_out(position: &JobPosition) -> Vec<u8> {
 
 fn read_position(bytes: &[u8]) -> Option<JobPosition> {
     let (state, rest) = bytes.split_first()?;
+    let (group, rest) = rest.split_first_chunk()?;
     let (priority, rest) = rest.split_first()?;
     let (at, rest) = rest.split_first_chunk()?;
     let (number, id) = rest.split_first_chunk()?;
     Some(JobPosition {
         state: State::ALL.iter().copied().find(|known| known.out() as u8 == *state)?,
+        group: u16::from_be_bytes(*group),
         priority: priority.cast_signed(),
         at: Timestamp::from_millis(u64::from_be_bytes(*at)),
         number: u64::from_be_bytes(*number),

@@ -5,7 +5,7 @@ use super::check::{Check, Invalid, Place};
 use super::failure;
 use super::same_name::SameName;
 use super::time::{duration_out, timestamp_out};
-use crate::domain::{Attempt, AttemptStatus, Limits, Next, Outcome};
+use crate::domain::{Attempt, AttemptStatus, Limits, Next, Outcome, cut_bytes};
 use crate::grpc::pb;
 use crate::queue::{Ack, Acked, Extend, Extended, Nack, Settled};
 
@@ -14,7 +14,9 @@ pub(crate) fn ack(limits: &Limits, place: Option<Place>, request: pb::AckRequest
     let lease = check.lease("lease", &request.lease);
     check.at_most("note", request.note.len(), limits.note_bytes);
     check.at_most("result", request.result.len(), limits.result_bytes);
-    check.done(lease.map(|lease| Ack { lease, note: request.note, result: request.result }))
+    let mut breaker_key = request.breaker_key;
+    cut_bytes(&mut breaker_key, limits.name_bytes);
+    check.done(lease.map(|lease| Ack { lease, note: request.note, result: request.result, breaker_key }))
 }
 
 pub(crate) fn nack(limits: &Limits, place: Option<Place>, request: pb::NackRequest) -> Result<Nack, Invalid> {

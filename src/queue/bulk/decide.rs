@@ -1,6 +1,7 @@
 //! What becomes of dead letters that were chosen.
 
 use super::super::answers::{ask, by_name, numbered};
+use super::super::breaker_keys::KeyGroups;
 use super::super::cross_queue::{self, Step, read_move};
 use super::super::find::{self, found_id, id_reads};
 use super::super::records;
@@ -248,9 +249,13 @@ impl<S: Storage> Call<'_, '_, S> {
             }
             Action::Requeue { keep_attempts, reason } => {
                 let ready = ToReady { queue, keep_attempts, reason, now };
-                for (Candidate { facts, spec, .. }, obstacle) in chosen {
+                let keys = || chosen.iter().filter_map(|(candidate, _)| candidate.facts.job.breaker_key());
+                let groups = KeyGroups::of(self.store, self.cx, queue, keys()).await?.unwrap_or_default();
+                groups.enter(keys(), changes);
+                for (Candidate { facts, spec, .. }, obstacle) in &chosen {
                     let Some(spec) = spec else { continue };
-                    ready.put_back(facts, spec, obstacle.key.as_ref(), self.cx, changes);
+                    let group = groups.group(facts.job.breaker_key());
+                    ready.put_back(facts, spec, (obstacle.key.as_ref(), group), self.cx, changes);
                 }
             }
             Action::Move { to, keep_attempts, reason } => {

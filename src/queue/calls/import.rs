@@ -21,6 +21,8 @@ pub struct Import {
 pub struct QueueHolds {
     pub pause: Option<Pause>,
     pub work: Breaker,
+    /// Of breaker keys.
+    pub keys: Vec<Breaker>,
     pub dead_letters: Breaker,
 }
 

@@ -75,6 +75,8 @@ pub struct Delivered {
     pub progress: Progress,
     pub delivery: Delivery,
     pub last_failure: Option<Failure>,
+    /// The breaker key that a failure named last.
+    pub learnt_key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub struct Idle {
     pub reason: IdleReason,
     /// When asking again makes sense.
     pub until: Option<Timestamp>,
+    /// The key whose breaker or limit it is. Empty: the queue's own.
+    pub breaker_key: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +128,8 @@ pub struct Ack {
     pub lease: Lease,
     pub note: String,
     pub result: bytes::Bytes,
+    /// What the job depended on, as was known only when it ran. Empty: its own key.
+    pub breaker_key: String,
 }
 
 #[derive(Clone, Debug)]

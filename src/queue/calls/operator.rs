@@ -32,8 +32,8 @@ pub enum Cancelled {
 /// Records that one page of a listing looks at.
 pub const LOOKS_MAX: usize = 10_000;
 
-/// A page of a queue's jobs: READY in the order in which they are handed out, SCHEDULED by when they are due, LEASED in
-/// the order in which they were enqueued, DEAD in their order of death, COMPLETED and CANCELLED in the order in which they came to that.
+/// A page of a queue's jobs: READY in the order in which they are handed out, those with a breaker key behind the others and key
+/// by key, SCHEDULED by when they are due, LEASED in the order in which they were enqueued, DEAD in their order of death, COMPLETED and CANCELLED in the order in which they came to that.
 #[derive(Clone, Debug)]
 pub struct JobQuery {
     pub queue: QueueName,
@@ -78,6 +78,8 @@ impl JobQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobPosition {
     pub state: State,
+    /// Of its breaker key, while it waits: the jobs of a key come one after the other, behind those without one.
+    pub group: u16,
     pub priority: i8,
     /// When it became ready, is due or was done.
     pub at: Timestamp,

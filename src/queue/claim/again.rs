@@ -52,5 +52,6 @@ async fn lease_again<S: Storage>(
     let last_failure = failure.filter(|_| progress.last_failed_at.is_some());
     let mut delivery = facts.lease.delivery(expires_at);
     delivery.lease = token(queue, number, &facts.lease.lease.fence(), &spec);
-    Ok(Some(Some(Delivered { queue: queue.clone(), spec, progress, delivery, last_failure })))
+    let learnt_key = facts.job.history.as_ref().and_then(|history| history.learnt_key.clone());
+    Ok(Some(Some(Delivered { queue: queue.clone(), spec, progress, delivery, last_failure, learnt_key })))
 }

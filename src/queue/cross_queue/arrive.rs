@@ -1,6 +1,7 @@
 //! Jobs that are moved arrive at their target.
 
 use super::super::answers::{ask, numbered};
+use super::super::breaker_keys::KeyGroups;
 use super::super::bulk::Obstacle;
 use super::super::context::CallContext;
 use super::super::encoding::Unknown;
@@ -13,7 +14,7 @@ use super::super::state_changes::{
 use super::move_record::{MoveRecord, Step, read_move};
 use crate::domain::{JobEventKind, QueueName, Spec};
 use crate::queue::SkipReason;
-use crate::store::storage::{Applied, Fence, Read, Reads, RecordKey, Storage, Table};
+use crate::store::storage::{Applied, Fence, NO_GROUP, Read, Reads, RecordKey, Storage, Table};
 use crate::store::{Result, StoreError};
 use bytes::Bytes;
 use std::{collections::HashSet, time::Duration};
@@ -127,12 +128,15 @@ async fn arrive<S: Storage>(
 ) -> Result<Option<Vec<Option<SkipReason>>>> {
     let jobs: Vec<_> = moved_jobs.iter().map(|it| Some((it.number, &it.spec))).collect();
     let obstacles = Obstacle::read(store, to, &jobs, true).await?;
+    let facts = moved_jobs.iter().map(MovedJob::facts).collect::<Result<Vec<_>>>()?;
+    let breaker_keys = || facts.iter().filter_map(JobFacts::breaker_key);
+    let groups = KeyGroups::of(store, cx, to, breaker_keys()).await?.unwrap_or_default();
     let numbers = store.numbers(moved_jobs.len() as u64).await?;
     let (now, events) = (store.now(), cx.events.len());
     let mut changes = Changes::default();
     let mut keys = HashSet::new();
     let mut refused = Vec::with_capacity(moved_jobs.len());
-    for ((moved_job, obstacle), number) in moved_jobs.iter().zip(&obstacles).zip(numbers) {
+    for (((moved_job, obstacle), facts), number) in moved_jobs.iter().zip(&obstacles).zip(&facts).zip(numbers) {
         let reason = match obstacle.mark {
             None | Some(Step::Refused(_)) => obstacle.refusal(&moved_job.spec, &keys),
             Some(_) => None,
@@ -144,17 +148,20 @@ async fn arrive<S: Storage>(
         }
         changes.fence(Fence::Absent(Table::Move, RecordKey::Number(moved_job.number)));
         let (step, kept) = reason.map_or((Step::Arrived, MARK_KEPT), |reason| (Step::Refused(reason), REFUSAL_KEPT));
-        let mark = MoveRecord { other: source.clone(), due: now.after(kept), step, reason: String::new() };
+        let (other, due) = (source.clone(), now.after(kept));
+        let mark = MoveRecord { other, due, step, reason: String::new(), unknown: Unknown::default() };
         mark.put(moved_job.number, None, &mut changes);
         if reason.is_none() {
             keys.extend(moved_job.spec.key.clone());
             let ready = ToReady { queue: to, keep_attempts: moved_job.keep_attempts, reason: &moved_job.reason, now };
-            moved_job.enter(number, source, obstacle, &ready, cx, &mut changes)?;
+            let group = groups.group(facts.breaker_key());
+            moved_job.enter((number, group), source, obstacle, &ready, cx, &mut changes)?;
         }
     }
     if changes.is_empty() {
         return Ok(Some(refused));
     }
+    groups.enter(breaker_keys(), &mut changes);
     let made_ready = changes.made_ready;
     match store.apply(to, &changes.batch()).await? {
         Applied::Done(done) => {
@@ -177,14 +184,20 @@ async fn arrive<S: Storage>(
 }
 
 impl MovedJob {
+    /// As it was at the source.
+    fn facts(&self) -> Result<JobFacts> {
+        let job = records::job(&self.spec, self.number, NO_GROUP, None, &self.unknown);
+        JobFacts::of(self.number, Some(&job.record), self.history.as_ref())
+    }
+
     /// DEAD elsewhere → READY here, with all that it has been through.
     fn enter(
-        &self, number: u64, source: &QueueName, there: &Obstacle, ready: &ToReady<'_>, cx: &mut CallContext<'_>,
-        changes: &mut Changes,
+        &self, (number, group): (u64, u16), source: &QueueName, there: &Obstacle, ready: &ToReady<'_>,
+        cx: &mut CallContext<'_>, changes: &mut Changes,
     ) -> Result<()> {
         let spec = &self.spec;
         let sameness = spec.sameness();
-        let job = records::job(spec, number, Some(&sameness), &self.unknown);
+        let job = records::job(spec, number, group, Some(&sameness), &self.unknown);
         let facts = JobFacts::of(number, Some(&job.record), self.history.as_ref())?;
         let name = RecordKey::Number(number);
         changes.fence(Fence::Absent(Table::Job, name.clone()));
@@ -201,7 +214,7 @@ impl MovedJob {
             changes.put(*table, RecordKey::Part(number, *part), record.clone());
         }
         let moved = (JobEventKind::Moved, format!("from {source}"));
-        ready.enter(&facts, spec, there.key.as_ref(), moved, cx, changes);
+        ready.enter(&facts, spec, (there.key.as_ref(), group), moved, cx, changes);
         changes.add(Total::MovedIn, 1);
         Ok(())
     }

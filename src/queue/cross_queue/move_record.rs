@@ -2,7 +2,7 @@
 
 use super::super::answers::{ask, numbered};
 use super::super::encoding::Unreadable::Damaged;
-use super::super::encoding::{FORMAT, Read as ReadResult, open, put_field, put_text, put_u48, put_u64, seal};
+use super::super::encoding::{FORMAT, Read as ReadResult, Unknown, open, put_field, put_text, put_u48, put_u64, seal};
 use super::super::records::read_if;
 use super::super::requests::expiry;
 use super::super::state_changes::Changes;
@@ -24,6 +24,7 @@ pub(in crate::queue) struct MoveRecord {
     pub(in crate::queue) step: Step,
     /// The caller's, at the source until it has left.
     pub(super) reason: String,
+    pub(super) unknown: Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ impl MoveRecord {
         if !self.reason.is_empty() {
             put_field(&mut out, REASON_TAG, self.reason.as_bytes());
         }
+        self.unknown.put(&mut out);
         seal(out).into()
     }
 
@@ -81,13 +83,13 @@ impl MoveRecord {
             _ => return Err(Damaged),
         };
         let mut reason = String::new();
-        read.fields(|tag, value| {
+        let unknown = read.fields(|tag, value| {
             if tag == REASON_TAG {
                 reason = value.rest_text()?;
             }
-            Ok(true)
+            Ok(tag == REASON_TAG)
         })?;
-        Ok(Self { other, due, step, reason })
+        Ok(Self { other, due, step, reason, unknown })
     }
 
     /// Its entry in `Expires`.
@@ -150,7 +152,7 @@ mod tests {
         ] {
             for reason in ["", "the API is back"] {
                 let other = QueueName::parse("other").unwrap();
-                let record = MoveRecord { other, due, step, reason: reason.to_owned() };
+                let record = MoveRecord { other, due, step, reason: reason.to_owned(), unknown: Unknown::default() };
                 assert_eq!(record.entry(9).score, due.millis());
                 assert_eq!(MoveRecord::read(&record.bytes()), Ok(record));
             }

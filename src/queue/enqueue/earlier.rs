@@ -24,6 +24,8 @@ impl<S: Storage> Adding<'_, '_, S> {
             let of = fences.partition_point(|first| *first <= fence).saturating_sub(1);
             match (&batch.fences[fence], was) {
                 (Fence::Room { .. }, Was::Len(len)) => depth = Some(len),
+                // The group of a breaker key is another by now: it is looked for again.
+                (Fence::Is(Table::Group, ..), _) => {}
                 (of_fence, Was::Record(record)) => {
                     let taken = found.entry(of).or_default();
                     match of_fence {

@@ -7,7 +7,7 @@ use crate::queue::encoding::Unknown;
 use crate::queue::records::{self, IdRecord, JobRecord, KeyRecord};
 use crate::queue::state_changes::{Changes, EndedId, FoundKey};
 use crate::queue::{EnqueueOutcome, Enqueued};
-use crate::store::storage::{Fence, RecordKey, Table, flag};
+use crate::store::storage::{Fence, NO_GROUP, RecordKey, Table, flag};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -32,6 +32,8 @@ pub(super) struct Item {
     pub(super) ended_id: Option<EndedId>,
     /// Its own id holds the number of another job, which has another id.
     pub(super) number_in_id_is_another: bool,
+    /// Of its breaker key.
+    pub(super) group: u16,
 }
 
 impl Item {
@@ -45,7 +47,7 @@ impl Item {
         let retention = job.key.as_ref().map(|_| cx.settings.queue(&job.queue).key_retention);
         let (spec, state) = job.admit(now, id);
         let key_until = retention.map_or(now, |retention| spec.key_until(retention));
-        let record = records::job(&spec, number, sameness.as_ref(), &Unknown::default());
+        let record = records::job(&spec, number, NO_GROUP, sameness.as_ref(), &Unknown::default());
         Self {
             at,
             number,
@@ -60,7 +62,20 @@ impl Item {
             finished_key: None,
             ended_id: None,
             number_in_id_is_another: false,
+            group: NO_GROUP,
         }
+    }
+
+    /// Where the jobs of its breaker key wait.
+    pub(super) fn set_group(&mut self, group: u16) {
+        if self.group != group {
+            self.group = group;
+            self.write_record();
+        }
+    }
+
+    fn write_record(&mut self) {
+        self.record = records::job(&self.spec, self.number, self.group, self.sameness.as_ref(), &Unknown::default());
     }
 
     /// Another job has its number.
@@ -69,8 +84,7 @@ impl Item {
         if !self.own_id {
             self.spec.id = JobId::make(now, number, cx.rng.next_u64());
         }
-        let sameness = self.sameness.as_ref();
-        self.record = records::job(&self.spec, number, sameness, &Unknown::default());
+        self.write_record();
     }
 
     /// The job that its own id would name if a server had made it.
@@ -93,7 +107,7 @@ impl Item {
             changes.put(Table::Body, key(), body.clone());
         }
         let rank = records::rank(self.spec.priority);
-        let position = records::position(self.number, rank, self.spec.run_at, false);
+        let position = records::position(self.group, self.number, rank, self.spec.run_at, false);
         changes.enter(position, self.spec.expires_at, now);
         if let Some(sameness) = self.sameness {
             self.write_names(changes, sameness);

@@ -5,6 +5,7 @@ use super::earlier::{Decision, Earlier};
 use super::item::Item;
 use crate::domain::{JobEvent, JobEventKind, Progress, Spec, State};
 use crate::queue::answers::{ask, ask_record};
+use crate::queue::breaker_keys::KeyGroups;
 use crate::queue::encoding::Unknown;
 use crate::queue::facts::JobFacts;
 use crate::queue::find::{self, Located};
@@ -26,7 +27,7 @@ impl<S: Storage> Adding<'_, '_, S> {
         let events = self.events(&old.job).await?;
         let (number, sameness) = (item.number, item.sameness.unwrap_or_default());
         let spec = Spec { id: earlier.id, ..item.spec.clone() };
-        let record = records::job(&spec, number, Some(&sameness), &Unknown::default());
+        let record = records::job(&spec, number, item.group, Some(&sameness), &Unknown::default());
         let id = RecordKey::Text(spec.id.to_string().into());
         let mut changes = Changes::default();
         changes.leave(old.index, old.entry);
@@ -68,14 +69,19 @@ impl<S: Storage> Adding<'_, '_, S> {
         changes.record_event(number, &mut progress, &event);
         let rank = records::rank(spec.priority);
         let whereabouts = if spec.run_at > self.now { Whereabouts::Scheduled } else { Whereabouts::Ready };
-        let history = History { progress, whereabouts, rank, at: spec.run_at, ..History::default() };
+        let group = item.group;
+        let history = History { progress, whereabouts, rank, group, at: spec.run_at, ..History::default() };
         changes.put(Table::History, RecordKey::Number(number), records::history(&history));
-        let position = records::position(number, rank, spec.run_at, true);
+        let position = records::position(group, number, rank, spec.run_at, true);
+        let keys = KeyGroups::of(self.store, self.cx, &self.queue, spec.breaker_key.as_deref().into_iter()).await?;
+        let keys = keys.filter(|keys| keys.group(spec.breaker_key.as_deref()) == group);
+        let Some(keys) = keys else { return Ok(Decision::TryAgain) };
+        keys.enter(spec.breaker_key.as_deref().into_iter(), &mut changes);
         changes.enter(position, spec.expires_at, self.now);
         let made_ready = changes.made_ready;
         match self.store.apply(&self.queue, &changes.batch()).await? {
             Applied::Done(done) => {
-                self.begun = true;
+                self.cx.begun = true;
                 self.announce(std::slice::from_ref(item), &done, made_ready).await?;
                 let (outcome, run_at) = (EnqueueOutcome::Replaced, Some(spec.run_at));
                 let answer = Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at });

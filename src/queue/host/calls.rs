@@ -1,6 +1,6 @@
 //! The store's calls, each handed to its verb.
 
-use super::{Host, IN_PROGRESS, Queues, SWEPT_AT_ONCE, unanswered, wrong_answer};
+use super::{Host, IN_PROGRESS, Queues, SWEPT_AT_ONCE, wrong_answer};
 use crate::domain::{BreakerKind, BreakerName, DeadPart, JobId, NewJob, QueueName, Timestamp};
 use crate::queue::api::{Answer, Verb, View, Viewed};
 use crate::queue::enqueue::Incoming;
@@ -50,7 +50,7 @@ impl<H: Host> Queues<H> {
             // What it settles is settled the first time.
             let wanted = Claim { settle: settle.take().unwrap_or_default(), ..claim.clone() };
             let answer = self.submit(Verb::Claim(wanted), claim.request_id.clone())?;
-            match answer.await.unwrap_or_else(|_| Err(unanswered()))? {
+            match self.answer(answer).await? {
                 Answer::Claim(Some(claimed)) if claimed.crowded => {
                     first_settled.get_or_insert(claimed.settled);
                     // In turn: all of them at once would keep the store from those that free what is in hand.
@@ -199,27 +199,37 @@ impl<H: Host> Queues<H> {
             error => error,
         })?;
         let views = self.breakers(vec![name.queue.clone()]).await?.pop().unwrap_or_default();
-        Ok(match name.kind {
-            BreakerKind::Work => views.work,
-            BreakerKind::DeadLetters => views.dead_letters,
-        })
+        let of_key = |view: &BreakerView| view.breaker.key == name.key;
+        match name.kind {
+            BreakerKind::Work if name.key.is_empty() => Some(views.work),
+            BreakerKind::Work => views.keys.into_iter().find(of_key),
+            BreakerKind::DeadLetters => Some(views.dead_letters),
+        }
+        .ok_or_else(|| Refusal::BreakerNotFound { name: name.to_string() }.into())
     }
 
-    /// The breakers of every queue by its name, each queue's own before that of its dead letters; those after `after`.
+    /// The breakers of every queue by its name: each queue's own, those of its breaker keys, that of its dead letters; those after
+    /// `after`.
     pub async fn breakers_after(
         &self, after: Option<BreakerName>, limit: usize,
     ) -> Result<Vec<(BreakerName, BreakerView)>> {
-        // Of the queue where the page before ended, one may be left.
-        let begun = after.as_ref().filter(|after| after.kind == BreakerKind::Work).map(|after| after.queue.clone());
-        let skip = usize::from(begun.is_some());
-        let queues = self.queues(after.map(|after| after.queue), limit).await?;
+        // Of the queue where the page before ended, some may be left.
+        let begun = after.as_ref().map(|after| after.queue.clone());
+        let queues = self.queues(begun.clone(), limit).await?;
         let names: Vec<_> = begun.into_iter().chain(queues.into_iter().map(|queue| queue.name)).collect();
         let views = self.breakers(names.clone()).await?;
-        let both = names.into_iter().zip(views).flat_map(|(queue, views)| {
-            [(BreakerKind::Work, views.work), (BreakerKind::DeadLetters, views.dead_letters)]
-                .map(|(kind, view)| (BreakerName { queue: queue.clone(), kind }, view))
+        let all = names.into_iter().zip(views).flat_map(|(queue, BreakerViews { work, keys, dead_letters })| {
+            let of = |kind| move |view: BreakerView| (kind, view);
+            let work = std::iter::once(work).chain(keys).map(of(BreakerKind::Work));
+            let views = work.chain(std::iter::once(dead_letters).map(of(BreakerKind::DeadLetters)));
+            let name = move |(kind, view): (BreakerKind, BreakerView)| {
+                (BreakerName { queue: queue.clone(), kind, key: view.breaker.key.clone() }, view)
+            };
+            views.map(name)
         });
-        Ok(both.skip(skip).take(limit).collect())
+        let order = |name: &BreakerName| (name.queue.clone(), name.kind == BreakerKind::DeadLetters, name.key.clone());
+        let last = after.as_ref().map(order);
+        Ok(all.filter(|(name, _)| last.as_ref().is_none_or(|last| order(name) > *last)).take(limit).collect())
     }
 
     /// Forces or resets a breaker. A configured queue is made if need be.

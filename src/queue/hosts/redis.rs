@@ -69,7 +69,7 @@ impl RedisStore {
         let shared = Arc::new(Shared {
             storage,
             notifier: notifier.clone(),
-            limits: StoreLimits { queues: max_queues, leases: usize::MAX },
+            limits: StoreLimits { queues: max_queues, leases: usize::MAX, finished_keys: StoreLimits::FINISHED_KEYS },
             calls: Arc::new(Semaphore::new(CALLS_MAX as usize)),
             joins: Mutex::default(),
         });
@@ -293,6 +293,13 @@ impl Host for RedisHost {
     async fn view(&self, view: View) -> Result<Viewed> {
         let _permit = self.shared.permit()?;
         queue::view(&mut self.shared.storage.clone(), view).await
+    }
+
+    async fn needs_newer(&self) -> Option<String> {
+        let storage = &self.shared.storage;
+        // Otherwise the next heartbeat finds it.
+        log_failure("a look at the store's format", storage.heartbeat().await);
+        storage.halted()
     }
 
     fn health(&self) -> Health {

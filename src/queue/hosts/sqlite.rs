@@ -44,7 +44,7 @@ impl SqliteStore {
     }
 
     pub fn default_limits() -> StoreLimits {
-        StoreLimits { queues: Limits::default().queues, leases: LEASES_MAX }
+        StoreLimits { queues: Limits::default().queues, leases: LEASES_MAX, finished_keys: StoreLimits::FINISHED_KEYS }
     }
 }
 
@@ -147,6 +147,10 @@ impl Host for SqliteHost {
 
     async fn view(&self, view: View) -> Result<Viewed> {
         self.engine.read(move |reader| poll_once(queue::view(reader, view))?).await
+    }
+
+    async fn needs_newer(&self) -> Option<String> {
+        self.engine.needs_newer().await
     }
 
     fn health(&self) -> Health {

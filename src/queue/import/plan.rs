@@ -1,11 +1,9 @@
 //! What an import writes for each job.
 
-use crate::domain::{
-    Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, Spec, State, Timestamp,
-};
+use crate::domain::{Attempt, Failure, JobId, Next, Progress, QueueName, QueueSettings, Sameness, State, Timestamp};
 use crate::queue::answers::{ask_if_there, by_name};
+use crate::queue::breaker_keys::KeyGroups;
 use crate::queue::context::CallContext;
-use crate::queue::encoding::Unknown;
 use crate::queue::facts::JobFacts;
 use crate::queue::find::{self, found_id, id_reads};
 use crate::queue::records::{self, DeadRecord, History, IdRecord, JobRecord, KeyRecord, Whereabouts};
@@ -14,7 +12,9 @@ use crate::queue::state_changes::{
 };
 use crate::queue::{Death, Imported, JobView, sizes};
 use crate::store::Result;
-use crate::store::storage::{Counter, CounterGroup, Entry, Fence, Index, Read, RecordKey, Storage, Table, Write, flag};
+use crate::store::storage::{
+    Counter, CounterGroup, Entry, Fence, Index, NO_GROUP, Read, RecordKey, Storage, Table, Write, flag,
+};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 
@@ -74,12 +74,15 @@ pub(super) struct Plan<'a> {
     now: Timestamp,
     /// Keys of jobs of the batch.
     keys: HashSet<String>,
+    groups: &'a KeyGroups,
     pub(super) changes: Changes,
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(facts: ImportFacts, queue: &'a QueueName, settings: &'a QueueSettings, now: Timestamp) -> Self {
-        Self { facts, queue, settings, now, keys: HashSet::new(), changes: Changes::default() }
+    pub(super) fn new(
+        facts: ImportFacts, queue: &'a QueueName, settings: &'a QueueSettings, groups: &'a KeyGroups, now: Timestamp,
+    ) -> Self {
+        Self { facts, queue, settings, now, keys: HashSet::new(), groups, changes: Changes::default() }
     }
 
     pub(super) fn add(&mut self, job: &JobView, number: u64, cx: &mut CallContext<'_>) -> Result<Imported> {
@@ -94,7 +97,7 @@ impl<'a> Plan<'a> {
         self.facts.ids.insert(spec.id.clone());
         let named = spec.key.is_some() || records::own_id(spec, number).is_some();
         let sameness = named.then(|| spec.sameness());
-        let record = self.put_job(spec, number, sameness.as_ref());
+        let record = self.put_job(job, number, self.groups.group(job.breaker_key()), sameness.as_ref());
         if let (Some(key), KeyDecision::Own) = (&spec.key, key) {
             let sameness = sameness.unwrap_or_default();
             let until = spec.key_until(self.settings.key_retention);
@@ -129,10 +132,11 @@ impl<'a> Plan<'a> {
     }
 
     /// Its record.
-    fn put_job(&mut self, spec: &Spec, number: u64, sameness: Option<&Sameness>) -> Bytes {
+    fn put_job(&mut self, job: &JobView, number: u64, group: u16, sameness: Option<&Sameness>) -> Bytes {
+        let JobView { spec, unknown, .. } = job;
         let key = || RecordKey::Number(number);
         let id = RecordKey::Text(spec.id.to_string().into());
-        let JobRecord { record, body, traits } = records::job(spec, number, sameness, &Unknown::default());
+        let JobRecord { record, body, traits } = records::job(spec, number, group, sameness, &unknown.job);
         self.changes.fence(Fence::Absent(Table::Job, key()));
         self.changes.fence(Fence::Absent(Table::Id, id.clone()));
         self.changes.put(Table::Job, key(), record.clone());
@@ -173,8 +177,10 @@ impl<'a> Plan<'a> {
         let at = job.ready_at.or(job.old_place).unwrap_or(spec.run_at);
         // Its own record says where it is, unless it has been delivered or moved.
         let found_by_record = at == spec.run_at && (at <= now || at > spec.enqueued_at);
-        if job.progress == Progress::default() && found_by_record {
-            let position = records::position(number, records::rank(spec.priority), at, false);
+        let group = self.groups.group(job.breaker_key());
+        let needs_history = job.learnt_key.is_some() || !job.unknown.history.is_empty();
+        if job.progress == Progress::default() && found_by_record && !needs_history {
+            let position = records::position(group, number, records::rank(spec.priority), at, false);
             self.changes.enter(position, spec.expires_at, now);
             if at > now {
                 cx.job_due(self.queue, at);
@@ -185,7 +191,7 @@ impl<'a> Plan<'a> {
             return Ok(());
         }
         let facts = JobFacts::of(number, Some(record), None)?;
-        let history = history(job, Whereabouts::Ready, at);
+        let history = History { group, ..history(job, Whereabouts::Ready, at) };
         let later = if is_retry(job, at) { Whereabouts::Retrying } else { Whereabouts::Scheduled };
         self.changes.enter_waiting(&facts, history, at, later, now, cx, self.queue);
         Ok(())
@@ -242,7 +248,9 @@ fn history(job: &JobView, whereabouts: Whereabouts, at: Timestamp) -> History {
         at,
         nonce: last.map_or(0, |attempt| attempt.nonce),
         failure_bytes: job.last_failure.as_ref().map_or(0, sizes::of_failure) as u32,
-        unknown: Unknown::default(),
+        group: NO_GROUP,
+        learnt_key: job.learnt_key.clone(),
+        unknown: job.unknown.history.clone(),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::domain::{Attempt, AttemptStatus, BreakerState, DeadReason, Failure, FailureCategory, Next, millis_ceil};
 use crate::queue::encoding::Unreadable::Damaged;
-use crate::queue::encoding::{FORMAT, Read, Reader, open, put_field, put_option, put_place, put_text, put_u64, seal};
+use crate::queue::encoding::{
+    FORMAT, Read, Reader, Unknown, open, put_field, put_option, put_place, put_text, put_u64, seal,
+};
 use bytes::Bytes;
 
 const FAILURE_TAG: u8 = 1;
@@ -38,11 +40,11 @@ pub(super) const REASONS: [DeadReason; 5] = [
 ];
 
 pub(crate) fn attempt(it: &Attempt) -> Bytes {
-    attempt_with(it, it.failure.as_ref())
+    attempt_with(it, it.failure.as_ref(), &Unknown::default())
 }
 
 /// With this failure in place of its own.
-pub(crate) fn attempt_with(attempt: &Attempt, failure: Option<&Failure>) -> Bytes {
+pub(crate) fn attempt_with(attempt: &Attempt, failure: Option<&Failure>, unknown: &Unknown) -> Bytes {
     let mut out = Vec::with_capacity(128);
     out.push(FORMAT);
     put_u64(&mut out, u64::from(attempt.number));
@@ -83,10 +85,16 @@ pub(crate) fn attempt_with(attempt: &Attempt, failure: Option<&Failure>) -> Byte
         put_failure(&mut field, failure);
         put_field(&mut out, FAILURE_TAG, &field);
     }
+    unknown.put(&mut out);
     seal(out).into()
 }
 
 pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
+    read_attempt_whole(record).map(|(attempt, _)| attempt)
+}
+
+/// For a rewrite.
+pub(crate) fn read_attempt_whole(record: &[u8]) -> Read<(Attempt, Unknown)> {
     let mut read = open(record)?;
     let (number, delivery, nonce) = (read.u32()?, read.u32()?, read.be64()?);
     let (status, flags) = (read.place(&STATUSES)?, read.u8()?);
@@ -119,13 +127,13 @@ pub(crate) fn read_attempt(record: &[u8]) -> Read<Attempt> {
         explanation: read.text()?,
         failure: None,
     };
-    read.fields(|tag, mut value| {
+    let unknown = read.fields(|tag, mut value| {
         if tag == FAILURE_TAG {
             attempt.failure = Some(read_failure_fields(&mut value)?);
         }
-        Ok(true)
+        Ok(tag == FAILURE_TAG)
     })?;
-    Ok(attempt)
+    Ok((attempt, unknown))
 }
 
 /// Stands for an attempt that fails its checksum.
@@ -169,6 +177,7 @@ fn put_failure(out: &mut Vec<u8>, failure: &Failure) {
     // 0: none.
     let place = failure.category.and_then(|category| CATEGORIES.iter().position(|known| *known == category));
     put_u64(out, place.map_or(0, |place| place as u64 + 1));
+    put_text(out, &failure.breaker_key);
 }
 
 /// What follows them is a newer server's.
@@ -191,5 +200,6 @@ fn read_failure_fields(read: &mut Reader<'_>) -> Read<Failure> {
         0 => None,
         place => Some(*CATEGORIES.get(place as usize - 1).ok_or(Damaged)?),
     };
+    failure.breaker_key = read.text()?;
     Ok(failure)
 }

@@ -6,8 +6,6 @@ use crate::queue::DeathContext;
 use crate::queue::encoding::{FORMAT, Read, Reader, open, put_place, put_text, put_u64, seal};
 use bytes::Bytes;
 
-const BREAKER_STATES: [BreakerState; 3] = [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeadRecord {
     pub(crate) reason: DeadReason,
@@ -35,8 +33,8 @@ pub(crate) fn dead(dead: &DeadRecord) -> Bytes {
     for depth in [ready, scheduled, retrying, leased, dead, overflow] {
         put_u64(&mut out, depth);
     }
-    put_place(&mut out, &BREAKER_STATES, &queue_breaker);
-    put_place(&mut out, &BREAKER_STATES, &dlq_breaker);
+    put_place(&mut out, &BreakerState::ALL, &queue_breaker);
+    put_place(&mut out, &BreakerState::ALL, &dlq_breaker);
     seal(out).into()
 }
 
@@ -57,8 +55,8 @@ pub(crate) fn read_dead(record: &[u8]) -> Read<(u64, DeadRecord)> {
             leased: read.u64()?,
             dead: read.u64()?,
             overflow: read.u64()?,
-            queue_breaker: read.place(&BREAKER_STATES)?,
-            dlq_breaker: read.place(&BREAKER_STATES)?,
+            queue_breaker: read.place(&BreakerState::ALL)?,
+            dlq_breaker: read.place(&BreakerState::ALL)?,
         },
     };
     Ok((death, dead))

@@ -5,13 +5,14 @@ use crate::domain::{Lease, Progress, State, Timestamp, millis_ceil};
 use crate::queue::encoding::{
     FORMAT, Read, Reader, Unknown, open_with, put_field, put_field_u64, put_option, put_u64, seal,
 };
-use crate::store::storage::{NO_GROUP, flag};
+use crate::store::storage::flag;
 use bytes::Bytes;
 
 const CHECKPOINT_TAG: u8 = 1;
 const EVENTS_TAG: u8 = 2;
 const MAX_RETRIES_TAG: u8 = 3;
 const UNCOUNTED_SINCE_TAG: u8 = 4;
+const LEARNT_KEY_TAG: u8 = 5;
 
 /// Where a job is that is not leased. A promotion moves it from `Scheduled` or `Retrying` to `Ready` and writes nothing else, so
 /// one that waits is in the index that is named here or in `Ready`, at the same time.
@@ -61,6 +62,10 @@ pub(crate) struct History {
     pub(crate) nonce: u64,
     /// What its last failure takes in a reply.
     pub(crate) failure_bytes: u32,
+    /// Of its breaker key, while it waits or runs.
+    pub(crate) group: u16,
+    /// The breaker key that a failure named last, where it is not the one that the job was enqueued with.
+    pub(crate) learnt_key: Option<String>,
     pub(crate) unknown: Unknown,
 }
 
@@ -86,8 +91,7 @@ pub(crate) fn history(history: &History) -> Bytes {
     out.push(FORMAT);
     out.push(history.whereabouts as u8);
     out.push(history.rank);
-    // The group of its breaker key.
-    out.extend_from_slice(&NO_GROUP.to_be_bytes());
+    out.extend_from_slice(&history.group.to_be_bytes());
     put_time(&mut out, history.at);
     out.extend_from_slice(&history.nonce.to_be_bytes());
     let counts = [
@@ -117,6 +121,9 @@ pub(crate) fn history(history: &History) -> Bytes {
     if let Some(since) = progress.uncounted_since {
         put_field_u64(&mut out, UNCOUNTED_SINCE_TAG, since.millis());
     }
+    if let Some(key) = &history.learnt_key {
+        put_field(&mut out, LEARNT_KEY_TAG, key.as_bytes());
+    }
     history.unknown.put(&mut out);
     seal(out).into()
 }
@@ -129,7 +136,7 @@ pub(crate) fn read_history(record: &[u8]) -> Read<History> {
     read.format()?;
     let whereabouts = read.place(&Whereabouts::ALL)?;
     let rank = read.u8()?;
-    read.take(2)?;
+    let group = u16::from_be_bytes(read.array()?);
     let at = read_time(&mut read)?;
     let nonce = read.be64()?;
     let mut progress = Progress {
@@ -149,16 +156,18 @@ pub(crate) fn read_history(record: &[u8]) -> Read<History> {
     progress.deadline_cleared = flags & 2 != 0;
     progress.first_failed_at = read.option_time()?;
     progress.last_failed_at = read.option_time()?;
+    let mut learnt_key = None;
     let unknown = read.fields(|tag, mut value| {
         match tag {
             CHECKPOINT_TAG => progress.checkpoint = value.rest_text()?,
             EVENTS_TAG => progress.events = value.u32()?,
             MAX_RETRIES_TAG => progress.max_retries = Some(value.u32()?),
             UNCOUNTED_SINCE_TAG => progress.uncounted_since = Some(value.time()?),
+            LEARNT_KEY_TAG => learnt_key = Some(value.rest_text()?),
             _ => return Ok(false),
         }
         Ok(true)
     })?;
     let failure_bytes = size.saturating_sub(progress.checkpoint.len() as u32);
-    Ok(History { progress, whereabouts, rank, at, nonce, failure_bytes, unknown })
+    Ok(History { progress, whereabouts, rank, at, nonce, failure_bytes, group, learnt_key, unknown })
 }

@@ -11,7 +11,7 @@ use crate::queue::encoding::{
 };
 use crate::queue::sizes;
 use crate::store::Result;
-use crate::store::storage::flag;
+use crate::store::storage::{NO_GROUP, flag};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ mod job_tag {
     pub(super) const POLICY: u8 = 4;
     pub(super) const SAMENESS: u8 = 5;
     pub(super) const KEY_TTL: u8 = 6;
+    pub(super) const BREAKER_KEY: u8 = 7;
 }
 
 /// Where the format of a job's record stands.
@@ -44,8 +45,9 @@ pub(crate) struct JobRecord {
     pub(crate) traits: u8,
 }
 
-/// `number`: an id that holds it needs no record in `Id`. `sameness`: for a job with a key, so that its Ack need not read more.
-pub(crate) fn job(spec: &Spec, number: u64, sameness: Option<&Sameness>, unknown: &Unknown) -> JobRecord {
+/// `number`: an id that holds it needs no record in `Id`. `group`: of its breaker key, for as long as it has no history.
+/// `sameness`: for a job with a key, so that its Ack need not read more.
+pub(crate) fn job(spec: &Spec, number: u64, group: u16, sameness: Option<&Sameness>, unknown: &Unknown) -> JobRecord {
     let body = spec.body.bytes();
     let apart = body.len() > INLINE_BODY_MAX;
     let own_id = spec.id.number() != Some(number);
@@ -94,6 +96,9 @@ pub(crate) fn job(spec: &Spec, number: u64, sameness: Option<&Sameness>, unknown
         let mut field = Vec::new();
         put_u64(&mut field, millis_ceil(ttl));
         put_field(&mut out, job_tag::KEY_TTL, &field);
+    }
+    if let Some(key) = &spec.breaker_key {
+        put_field(&mut out, job_tag::BREAKER_KEY, &[&group.to_be_bytes(), key.as_bytes()].concat());
     }
     if let Some(policy) = &spec.policy {
         let mut field = Vec::new();
@@ -148,13 +153,16 @@ pub(crate) fn read_job_rest(record: &[u8]) -> Read<(Option<Sameness>, Unknown)> 
 
 /// The job as far as it can be read: its bytes stay where they are, and it stays visible.
 pub(crate) fn job_or_stand_in(number: u64, record: Option<&Bytes>) -> Result<Spec> {
-    Ok(job_with_sameness(number, record)?.0)
+    Ok(job_with_rest(number, record)?.0)
 }
 
-/// The same, and what its record says of the sameness of a job with a key.
-pub(crate) fn job_with_sameness(number: u64, record: Option<&Bytes>) -> Result<(Spec, Option<Sameness>)> {
+/// The same, and what its record says of the sameness of a job with a key, and of its group.
+pub(crate) fn job_with_rest(number: u64, record: Option<&Bytes>) -> Result<(Spec, Option<Sameness>, u16)> {
     let fields = read_if(record, read_job_fields_unchecked)?;
-    Ok(fields.map_or_else(|| (stand_in(number), None), |fields| (fields.spec, fields.sameness)))
+    Ok(match fields {
+        Some(fields) => (fields.spec, fields.sameness, fields.group),
+        None => (stand_in(number), None, NO_GROUP),
+    })
 }
 
 pub(crate) fn is_apart(record: &[u8]) -> bool {
@@ -181,6 +189,7 @@ struct JobFields {
     kind: u8,
     length: usize,
     sameness: Option<Sameness>,
+    group: u16,
     unknown: Unknown,
 }
 
@@ -222,12 +231,13 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
         expires_at: None,
         policy: None,
         key_ttl: None,
+        breaker_key: None,
     };
     let kind = read.u8()?;
     let length = usize::try_from(read.u64()?).map_err(|_| Damaged)?;
     let from = record.len() - read.0.len();
     let inline = from..from + if apart { 0 } else { read.take(length)?.len() };
-    let mut sameness = None;
+    let (mut sameness, mut group) = (None, NO_GROUP);
     let unknown = read.fields(|tag, mut value| {
         match tag {
             job_tag::EXPIRES_AT => spec.expires_at = Some(value.time()?),
@@ -236,11 +246,15 @@ fn read_job_fields(record: &[u8]) -> Read<JobFields> {
             job_tag::POLICY => spec.policy = Some(Box::new(read_policy(&mut value)?)),
             job_tag::KEY_TTL => spec.key_ttl = Some(Duration::from_millis(value.u64()?)),
             job_tag::SAMENESS => sameness = Some(value.array()?),
+            job_tag::BREAKER_KEY => {
+                group = u16::from_be_bytes(value.array()?);
+                spec.breaker_key = Some(value.rest_text()?);
+            }
             _ => return Ok(false),
         }
         Ok(true)
     })?;
-    Ok(JobFields { spec, inline, kind, length, sameness, unknown })
+    Ok(JobFields { spec, inline, kind, length, sameness, group, unknown })
 }
 
 fn put_policy(out: &mut Vec<u8>, policy: &PolicyOverride) {
@@ -306,5 +320,6 @@ fn stand_in(number: u64) -> Spec {
         expires_at: None,
         policy: None,
         key_ttl: None,
+        breaker_key: None,
     }
 }

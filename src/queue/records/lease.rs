@@ -4,7 +4,7 @@ use super::*;
 use crate::domain::{Delivery, JobEvent, Lease, QueueName, Timestamp};
 use crate::queue::encoding::Unreadable::Damaged;
 use crate::queue::encoding::{FORMAT, Read, Reader, Unknown, put_field, put_field_u64};
-use crate::store::storage::{HAS_HISTORY_TAG, LEASE_TAIL, NO_GROUP, Position, flag};
+use crate::store::storage::{HAS_HISTORY_TAG, LEASE_TAIL, Position, flag};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -145,9 +145,9 @@ impl LeaseRecord {
     }
 }
 
-/// Where a job waits.
-pub(crate) fn position(number: u64, rank: u8, ready_at: Timestamp, has_history: bool) -> Position {
+/// Where a job of a group waits.
+pub(crate) fn position(group: u16, number: u64, rank: u8, ready_at: Timestamp, has_history: bool) -> Position {
     let ready_at = Timestamp::from_millis(ready_at.millis().min(TIME_MAX));
     let tag = if has_history { HAS_HISTORY_TAG } else { 0 };
-    Position { group: NO_GROUP, rank, ready_at, number, tag }
+    Position { group, rank, ready_at, number, tag }
 }

@@ -1,7 +1,7 @@
-//! Id and Key, who has a caller's own id, or an idempotency key: number 6, format 1, …
+//! Id, Key and Group: who has a caller's own id, or an idempotency key (number 6, format 1, …), and the group of a breaker key.
 
 use crate::domain::{JobId, Sameness, Timestamp};
-use crate::queue::encoding::{FORMAT, Read, Reader, put_id, put_u48, put_u64};
+use crate::queue::encoding::{FORMAT, Read, Reader, put_id, put_option, put_u48, put_u64};
 use crate::store::storage::{Entry, Member};
 use bytes::Bytes;
 use std::time::Duration;
@@ -71,4 +71,25 @@ pub(crate) fn read_key(record: &[u8]) -> Read<KeyRecord> {
     let until = Timestamp::from_millis(read.u48()?);
     let at = until.after(Duration::from_millis(read.u64()?));
     Ok(KeyRecord { number, until, at, sameness: read.array()?, id: read.id()? })
+}
+
+/// The group of a breaker key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupRecord {
+    pub(crate) group: u16,
+    /// Since when it has had no jobs, as far as the sweep has seen. What puts a job into the group takes it back.
+    pub(crate) idle_since: Option<Timestamp>,
+}
+
+pub(crate) fn group(record: &GroupRecord) -> Bytes {
+    let mut out = vec![FORMAT];
+    out.extend_from_slice(&record.group.to_be_bytes());
+    put_option(&mut out, record.idle_since.map(Timestamp::millis));
+    out.into()
+}
+
+pub(crate) fn read_group(record: &[u8]) -> Read<GroupRecord> {
+    let mut read = Reader(record);
+    read.format()?;
+    Ok(GroupRecord { group: u16::from_be_bytes(read.array()?), idle_since: read.option_time()? })
 }

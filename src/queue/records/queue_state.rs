@@ -10,13 +10,18 @@ use crate::queue::encoding::{
 };
 use bytes::Bytes;
 
-pub(crate) fn breaker(breaker: &Breaker) -> Bytes {
+pub(crate) fn breaker(breaker: &Breaker, unknown: &Unknown) -> Bytes {
     let mut out = vec![FORMAT];
-    put_breaker(&mut out, breaker);
+    put_breaker(&mut out, breaker, unknown);
     out.into()
 }
 
 pub(crate) fn read_breaker(record: &[u8]) -> Read<Breaker> {
+    read_breaker_whole(record).map(|(breaker, _)| breaker)
+}
+
+/// For a rewrite.
+pub(crate) fn read_breaker_whole(record: &[u8]) -> Read<(Breaker, Unknown)> {
     let mut read = Reader(record);
     read.format()?;
     read_breaker_fields(&mut read)
@@ -33,9 +38,10 @@ mod breaker_tag {
     pub(super) const USUAL: u8 = 3;
     pub(super) const RETURNED: u8 = 4;
     pub(super) const LOG: u8 = 5;
+    pub(super) const KEY: u8 = 6;
 }
 
-fn put_breaker(out: &mut Vec<u8>, breaker: &Breaker) {
+fn put_breaker(out: &mut Vec<u8>, breaker: &Breaker, unknown: &Unknown) {
     put_u64(out, breaker.transitions);
     put_u64(out, u64::from(breaker.trips));
     put_text(out, &breaker.last_error);
@@ -67,12 +73,14 @@ fn put_breaker(out: &mut Vec<u8>, breaker: &Breaker) {
             put_text(out, &transition.why);
         });
     });
+    field(breaker_tag::KEY, !breaker.key.is_empty(), &|out| out.extend_from_slice(breaker.key.as_bytes()));
+    unknown.put(out);
 }
 
-fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
+fn read_breaker_fields(read: &mut Reader<'_>) -> Read<(Breaker, Unknown)> {
     let mut breaker =
         Breaker { transitions: read.u64()?, trips: read.u32()?, last_error: read.text()?, ..Breaker::default() };
-    read.fields(|tag, mut value| {
+    let unknown = read.fields(|tag, mut value| {
         match tag {
             breaker_tag::OUTAGE => breaker.outage = Some(Box::new(read_outage(&mut value)?)),
             breaker_tag::FORCED => {
@@ -86,11 +94,12 @@ fn read_breaker_fields(read: &mut Reader<'_>) -> Read<Breaker> {
                     Ok(Transition { at: read.time()?, to: read.place(&BreakerState::ALL)?, why: read.text()? })
                 })?;
             }
+            breaker_tag::KEY => breaker.key = value.rest_text()?,
             _ => return Ok(false),
         }
         Ok(true)
     })?;
-    Ok(breaker)
+    Ok((breaker, unknown))
 }
 
 fn put_outage(out: &mut Vec<u8>, outage: &Outage) {
@@ -189,6 +198,8 @@ pub(crate) struct QueueRecord {
     pub(crate) pause: Option<Pause>,
     /// The breaker of the dead letters.
     pub(crate) dead_letters: Breaker,
+    /// Within its record.
+    dead_letters_unknown: Unknown,
     /// Dead letters that found no room, one after the other.
     pub(crate) full_in_a_row: u32,
     pub(crate) unknown: Unknown,
@@ -202,9 +213,9 @@ pub(crate) fn queue(queue: &QueueRecord) -> Bytes {
         field.extend_from_slice(pause.reason.as_bytes());
         put_field(&mut out, queue_tag::PAUSE, &field);
     }
-    if queue.dead_letters != Breaker::default() {
+    if queue.dead_letters != Breaker::default() || !queue.dead_letters_unknown.is_empty() {
         let mut field = Vec::new();
-        put_breaker(&mut field, &queue.dead_letters);
+        put_breaker(&mut field, &queue.dead_letters, &queue.dead_letters_unknown);
         put_field(&mut out, queue_tag::DEAD_LETTERS, &field);
     }
     if queue.full_in_a_row > 0 {
@@ -223,7 +234,9 @@ pub(crate) fn read_queue(record: &[u8]) -> Read<QueueRecord> {
             queue_tag::PAUSE => {
                 queue.pause = Some(Pause { until: value.option_time()?, reason: value.rest_text()? });
             }
-            queue_tag::DEAD_LETTERS => queue.dead_letters = read_breaker_fields(&mut value)?,
+            queue_tag::DEAD_LETTERS => {
+                (queue.dead_letters, queue.dead_letters_unknown) = read_breaker_fields(&mut value)?;
+            }
             queue_tag::FULL_IN_A_ROW => queue.full_in_a_row = value.u32()?,
             _ => return Ok(false),
         }

@@ -6,6 +6,7 @@ use crate::domain::{Attempt, JobEvent, JobEventKind, Next, QueueSettings};
 use crate::queue::answers::{ask, ask_if_there, ask_record, numbered};
 use crate::queue::bulk;
 use crate::queue::context::CallContext;
+use crate::queue::encoding::Unknown;
 use crate::queue::facts::{JobFacts, Rounds, record_fence};
 use crate::queue::find::{self, Located};
 use crate::queue::records::{self, History, Whereabouts, read_if};
@@ -53,7 +54,8 @@ async fn try_ack<S: Storage>(
         return Ok(Some(GONE));
     }
     let attempt = last_attempt(store, ack, history).await?;
-    let Some(attempt) = attempt.filter(|attempt| !moved && attempt.may_be_acked(lease, &history.progress)) else {
+    let may_be_acked = |(attempt, _): &(Attempt, _)| !moved && attempt.may_be_acked(lease, &history.progress);
+    let Some((attempt, unknown)) = attempt.filter(may_be_acked) else {
         return Ok(Some(LOST));
     };
     // By the end of this delivery, or later of something else.
@@ -80,9 +82,10 @@ async fn try_ack<S: Storage>(
     changes.add(Total::SuccessfulRetries, retried);
     // One that died was finished before.
     changes.add(Total::RetriedFinished, if is_dead { 0 } else { retried });
-    write_end(&mut changes, cx, ack, settings, &job, (history, attempt), store.now());
+    write_end(&mut changes, cx, ack, settings, &job, (history, attempt, &unknown), store.now());
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(_) => {
+            cx.begun = true;
             if is_dead {
                 bulk::make_room(store, cx, queue).await?;
             }
@@ -97,7 +100,7 @@ async fn try_ack<S: Storage>(
 /// The job is gone, or completed where its queue keeps it.
 fn write_end(
     changes: &mut Changes, cx: &mut CallContext<'_>, ack: &Ack, settings: &QueueSettings, job: &JobFacts,
-    (history, mut attempt): (&History, Attempt), now: crate::domain::Timestamp,
+    (history, mut attempt, unknown): (&History, Attempt, &Unknown), now: crate::domain::Timestamp,
 ) {
     let number = job.number;
     let Some(retention) = settings.completed_retention else {
@@ -111,7 +114,7 @@ fn write_end(
     history.progress.complete_late(&mut attempt, &ack.note, now);
     (history.whereabouts, history.at) = (Whereabouts::Completed, now);
     let part = RecordKey::Part(number, attempt_part(history.progress.recorded));
-    changes.put(Table::Attempt, part, records::attempt_with(&attempt, attempt.failure.as_ref()));
+    changes.put(Table::Attempt, part, records::attempt_with(&attempt, attempt.failure.as_ref(), unknown));
     let event = JobEvent::new(now, JobEventKind::AckedAfterLease, "", attempt.explanation);
     changes.record_event(number, &mut history.progress, &event);
     changes.put(Table::History, RecordKey::Number(number), records::history(&history));
@@ -122,11 +125,11 @@ fn write_end(
     cx.due(&ack.lease.queue, now.after(retention));
 }
 
-async fn last_attempt<S: Storage>(store: &mut S, ack: &Ack, history: &History) -> Result<Option<Attempt>> {
+async fn last_attempt<S: Storage>(store: &mut S, ack: &Ack, history: &History) -> Result<Option<(Attempt, Unknown)>> {
     if history.progress.recorded == 0 {
         return Ok(None);
     }
     let part = RecordKey::Part(ack.lease.number, attempt_part(history.progress.recorded));
     let record = ask_record(store, &ack.lease.queue, Table::Attempt, part).await?;
-    read_if(record.as_ref(), records::read_attempt)
+    read_if(record.as_ref(), records::read_attempt_whole)
 }

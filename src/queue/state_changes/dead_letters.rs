@@ -80,7 +80,7 @@ impl<'a> DeadLetters<'a> {
     fn depth(&mut self, index: Index) -> Option<&mut u64> {
         let depths = &mut self.facts.depths;
         match index {
-            Index::Ready => Some(&mut depths.ready),
+            Index::Ready | Index::Keyed => Some(&mut depths.ready),
             Index::Scheduled => Some(&mut depths.scheduled),
             Index::Retrying => Some(&mut depths.retrying),
             Index::Leased => Some(&mut depths.leased),

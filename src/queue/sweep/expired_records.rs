@@ -7,7 +7,7 @@ use crate::queue::answers::ask;
 use crate::queue::context::CallContext;
 use crate::queue::find;
 use crate::queue::records;
-use crate::queue::state_changes::{Changes, FINISHED_KEYS_MAX, FoundKey};
+use crate::queue::state_changes::{Changes, FoundKey};
 use crate::queue::{claim_requests, cross_queue};
 use crate::store::Result;
 use crate::store::storage::{Entry, Fence, Index, Member, Read, RecordKey, Storage, Table};
@@ -50,11 +50,13 @@ pub(super) async fn remove_expired<S: Storage>(
 
 /// Keys of jobs that are done: those whose time is over, and the oldest beyond what a queue remembers. Where a job lives on, its
 /// key is looked at again when it is twice as old.
-pub(super) async fn forget_keys<S: Storage>(store: &mut S, queue: &QueueName, due: &Due) -> Result<()> {
+pub(super) async fn forget_keys<S: Storage>(
+    store: &mut S, cx: &CallContext<'_>, queue: &QueueName, due: &Due,
+) -> Result<()> {
     let now = store.now();
     // At least so many of them are of jobs that are done.
     let done = due.keys.saturating_sub(due.not_done);
-    let beyond = usize::try_from(done.saturating_sub(FINISHED_KEYS_MAX)).unwrap_or(usize::MAX);
+    let beyond = usize::try_from(done.saturating_sub(cx.limits.finished_keys)).unwrap_or(usize::MAX);
     let over = |(at, entry): &(usize, &Entry)| entry.score <= now.millis() || *at < beyond;
     let entries: Vec<_> = due.finished_keys.iter().enumerate().take_while(over).map(|(_, entry)| entry).collect();
     let name = |entry: &Entry| match &entry.member {

@@ -5,7 +5,7 @@ use crate::domain::{QueueName, Spec};
 use crate::queue::encoding::{FORMAT, Read, Unreadable};
 use crate::queue::records::{self, DeadRecord, History, LeaseRecord, Whereabouts};
 use crate::queue::state_changes::{FIRST_FAILURE, LAST_FAILURE};
-use crate::store::storage::{Index, Member, Position, RecordKey, Table, flag};
+use crate::store::storage::{Index, Member, NO_GROUP, Position, RecordKey, Table, flag, group_of};
 use crate::store::{Check, Result, StoreError};
 use bytes::Bytes;
 
@@ -66,7 +66,7 @@ type Place = (Index, Option<Position>);
 
 fn place_name(index: Index) -> &'static str {
     match index {
-        Index::Ready => "READY",
+        Index::Ready | Index::Keyed => "READY",
         Index::Scheduled => "SCHEDULED",
         Index::Retrying => "RETRYING",
         Index::Leased => "LEASED",
@@ -170,7 +170,8 @@ impl<'a> Finder<'a> {
             (is.rank != should.rank, "its position is not that of its priority"),
             (is.ready_at != should.ready_at, "its time is not the one that its records say"),
             (is.tag != should.tag, "whether it has a history is said twice, differently"),
-            ((is.group, is.number) != (should.group, should.number), "its position is that of another job"),
+            (is.group != should.group, "its position is that of another breaker key"),
+            (is.number != should.number, "its position is that of another job"),
         ];
         off.into_iter().filter(|(is_off, _)| *is_off).map(|(_, what)| what).collect()
     }
@@ -183,7 +184,19 @@ impl<'a> Finder<'a> {
             (false, Some(_)) => self.at("LEASED", "its lease is not there"),
             _ => {}
         }
+        let group = self.lease.as_ref().map(|it| it.position.group);
+        let by_group = moment.score(Index::LeasedByGroup);
+        match group.filter(|group| *group != NO_GROUP) {
+            Some(group) if by_group != Some(group.into()) => {
+                self.at("LEASED", "its lease is not among those of its breaker key");
+            }
+            None if by_group.is_some() && (group.is_some() || !has_record) => self.wrongly("lease of a breaker key"),
+            _ => {}
+        }
         let lease = self.lease.as_ref().map(|it| it.lease.clone());
+        if lease.as_ref().is_some_and(|it| Some(group_of(it.epoch)) != group) {
+            self.at("LEASED", "its lease is under the breaker of another key");
+        }
         let own = lease.as_ref().filter(|it| it.flags & flag::PROBE != 0).map(|it| {
             let member = Member::Probe { epoch: it.epoch, number: moment.number };
             (member, it.started_at.millis())
@@ -364,6 +377,7 @@ impl<'a> Finder<'a> {
             ("id", self.names_in(Table::Id)?.len().saturating_sub(moment.entries(Index::Expires).count())),
             ("idempotency key", self.names_in(Table::Key)?.len()),
             ("deadline", moment.entries(Index::Deadline).count()),
+            ("lease of a breaker key", moment.entries(Index::LeasedByGroup).count()),
             ("probe", moment.entries(Index::Probe).count()),
         ];
         for (one, count) in names {
@@ -396,7 +410,7 @@ fn places(moment: &Moment) -> Vec<Place> {
 
 /// Whether a job that has been there last can be in this index. `None`: it has no history.
 fn agrees(whereabouts: Option<Whereabouts>, index: Index) -> bool {
-    let waits = |first: Index| [Index::Ready, Index::Leased, first].contains(&index);
+    let waits = |first: Index| [Index::Ready, Index::Keyed, Index::Leased, first].contains(&index);
     match whereabouts {
         // A promotion and a take write nothing about it.
         None | Some(Whereabouts::Scheduled) => waits(Index::Scheduled),

@@ -9,10 +9,17 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The indexes whose members are positions.
-pub(super) const WAITING: [Index; 3] = [Index::Ready, Index::Scheduled, Index::Retrying];
+pub(super) const WAITING: [Index; 4] = [Index::Ready, Index::Keyed, Index::Scheduled, Index::Retrying];
 /// The indexes that have a job under its number.
-const NUMBERED: [Index; 6] =
-    [Index::Leased, Index::Dead, Index::Overflow, Index::Completed, Index::Cancelled, Index::Deadline];
+const NUMBERED: [Index; 7] = [
+    Index::Leased,
+    Index::LeasedByGroup,
+    Index::Dead,
+    Index::Overflow,
+    Index::Completed,
+    Index::Cancelled,
+    Index::Deadline,
+];
 /// The tables with one record for a job, but for its body.
 const RECORDS: [Table; 5] = [Table::Job, Table::History, Table::Lease, Table::Dead, Table::Result];
 
@@ -163,10 +170,11 @@ impl Moment {
     pub(super) fn position(&self) -> Option<Position> {
         if self.record(Table::History).is_some() {
             let history = self.history.as_ref()?;
-            return Some(records::position(self.number, history.rank, history.at, true));
+            return Some(records::position(history.group, self.number, history.rank, history.at, true));
         }
         let spec = self.head.as_ref()?;
-        Some(records::position(self.number, records::rank(spec.priority), spec.run_at, false))
+        let (_, _, group) = records::job_with_rest(self.number, self.record(Table::Job)).ok()?;
+        Some(records::position(group, self.number, records::rank(spec.priority), spec.run_at, false))
     }
 
     /// The parts of `Attempt` that its history knows.

@@ -3,11 +3,13 @@
 use super::job::{self, readable};
 use super::moment::{Item, Moment, owner, shown};
 use super::{Look, PAGE, Pages, Verification};
+use crate::queue::breaker_keys;
 use crate::queue::context::epoch;
 use crate::queue::encoding::Read as ReadBytes;
 use crate::queue::records;
 use crate::store::storage::{
-    Entry, Found, GroupState, Index, Len, Member, NO_GROUP, Read, Reads, RecordKey, Table, Version, WHOLE_QUEUE,
+    Entry, Found, GROUPS_MAX, GroupState, Index, Len, Member, NO_GROUP, Read, Reads, RecordKey, Table, Version,
+    WHOLE_QUEUE,
 };
 use crate::store::{Check, Result};
 use bytes::Bytes;
@@ -120,7 +122,11 @@ impl<S: Reads> Verification<'_, S> {
         let mut last_score = None;
         while let Some(page) = self.entries(index, &mut pages).await? {
             let (mut items, mut others, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+            let mut groups = BTreeSet::new();
             for entry in page {
+                if let Member::Position(position) = &entry.member {
+                    groups.extend((position.group != NO_GROUP).then_some(position.group));
+                }
                 let score = Some(entry.score);
                 if matches!(index, Index::Dead | Index::Overflow) && last_score == score {
                     let what = format!("two dead letters have the number of death {}", entry.score);
@@ -134,6 +140,9 @@ impl<S: Reads> Verification<'_, S> {
                     (None, Member::Record(table, key)) => others.push((table, key)),
                     (None, _) => {}
                 }
+            }
+            if !groups.is_empty() {
+                self.groups_without_key(groups).await?;
             }
             self.lead_to_jobs(items).await?;
             others.extend(self.without_their_records(keys).await?.into_iter().map(|key| (Table::Key, key)));
@@ -258,9 +267,58 @@ impl<S: Reads> Verification<'_, S> {
         if paused.is_some_and(|paused| paused != (whole.state == GroupState::Held)) {
             self.found(Check::Indexes, "whether it is paused is said twice, differently");
         }
-        let current = breaker.map(|breaker| breaker.as_ref().map_or(0, epoch));
+        let current = breaker.map(|breaker| breaker.as_ref().map_or(0, |breaker| epoch(NO_GROUP, breaker)));
         if current.is_some_and(|epoch| epoch != version.epoch) {
             self.found(Check::Indexes, "the transitions of its breaker are said twice, differently");
+        }
+        self.breaker_keys().await
+    }
+
+    /// Each breaker key has a group, with a breaker that names it and a version of its own.
+    async fn breaker_keys(&mut self) -> Result<()> {
+        let mut pages = Pages::new(PAGE, u64::from(GROUPS_MAX));
+        let mut taken = BTreeSet::new();
+        while let Some(page) = self.records(Table::Group, &mut pages).await? {
+            for (key, record) in page {
+                let RecordKey::Text(text) = &key else { continue };
+                let what = format!("the breaker key {text:?}");
+                let group =
+                    self.of_queue(&format!("the record of {what}"), Some(record.clone()), records::read_group)?;
+                let Some(Some(group)) = group else { continue };
+                if !taken.insert(group.group) {
+                    self.found(Check::Indexes, format!("{what} has the number of another"));
+                }
+                let of_group = |table| Read::Record(table, RecordKey::Group(group.group));
+                let again = Read::Record(Table::Group, key.clone());
+                let mut found = self.read(&[again, of_group(Table::Breaker), of_group(Table::Version)]).await?;
+                // It may have been forgotten meanwhile.
+                if found.record().as_ref() != Some(&record) {
+                    continue;
+                }
+                let breaker =
+                    self.of_queue(&format!("the breaker of {what}"), found.record(), records::read_breaker)?;
+                let version = Version::read(found.record().as_deref());
+                let Some(breaker) = breaker else { continue };
+                if breaker.as_ref().is_none_or(|breaker| *breaker.key != **text) {
+                    self.found(Check::Indexes, format!("the breaker of {what} is not there, or that of another"));
+                } else if breaker.is_some_and(|breaker| epoch(group.group, &breaker) != version.epoch) {
+                    self.found(
+                        Check::Indexes,
+                        format!("the transitions of the breaker of {what} are said twice, differently"),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Positions of groups that no breaker key has: nothing holds their jobs back, and nothing lets them out.
+    async fn groups_without_key(&mut self, groups: BTreeSet<u16>) -> Result<()> {
+        let keys = breaker_keys::groups(self.store, self.queue).await?;
+        let known: BTreeSet<u16> = keys.into_iter().map(|(_, group)| group).collect();
+        for group in groups.difference(&known) {
+            let what = format!("jobs wait under the number {group}, which is that of no breaker key");
+            self.found(Check::Indexes, what);
         }
         Ok(())
     }

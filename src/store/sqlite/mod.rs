@@ -168,6 +168,13 @@ impl<W: Work> SqliteEngine<W> {
         ran.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
     }
 
+    /// What the database says of the version that it needs, if that is a newer one.
+    pub async fn needs_newer(&self) -> Option<String> {
+        let database = self.database.clone();
+        let opened = tokio::task::spawn_blocking(move || schema::open_reader(&database)).await.ok()?;
+        opened.err().filter(|error| matches!(error, SchemaError::Newer { .. })).map(|error| error.to_string())
+    }
+
     pub fn health(&self) -> Health {
         match self.shared.stopped.get() {
             Some(why) => Health::Stopped(why.clone()),

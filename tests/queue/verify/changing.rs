@@ -32,7 +32,7 @@ impl Others {
                 Settlements { nacks: vec![nack], ..Settlements::default() }
             },
             _ => |lease| {
-                let ack = Ack { lease, note: String::new(), result: Bytes::new() };
+                let ack = Ack { lease, note: String::new(), result: Bytes::new(), breaker_key: String::new() };
                 Settlements { acks: vec![ack], ..Settlements::default() }
             },
         };
@@ -42,7 +42,7 @@ impl Others {
     }
 
     fn run(&mut self, store: &mut MemoryStorage, verb: Verb) -> Answer {
-        let limits = StoreLimits { queues: 10, leases: 1_000 };
+        let limits = StoreLimits { queues: 10, leases: 1_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(Arc::default(), self.steps, &self.memory, limits);
         now(redrive::queue::run(store, &mut cx, verb))
     }
@@ -62,6 +62,7 @@ impl Others {
             policy: None,
             on_conflict: OnConflict::default(),
             key_ttl: None,
+            breaker_key: None,
         }
     }
 

@@ -91,7 +91,7 @@ async fn execution_log() {
     let lease = server.take_by(request).await.lease;
     server.pass(Duration::from_millis(2_103)).await;
     let (note, result) = ("Email delivered".to_owned(), "message 17".into());
-    server.queue().ack(pb::AckRequest { lease, note, result }).await.unwrap();
+    server.queue().ack(pb::AckRequest { lease, note, result, ..pb::AckRequest::default() }).await.unwrap();
     server.pass(Duration::from_secs(3_600)).await;
 
     use pb::AttemptStatus::{Failed, Succeeded};
