@@ -14,7 +14,7 @@ fn leases(f: &Fixture, jobs: usize) -> Vec<Lease> {
 }
 
 fn ack(lease: &Lease) -> Ack {
-    Ack { lease: lease.clone(), note: String::new(), result: Default::default() }
+    Ack { lease: lease.clone(), note: String::new(), result: Default::default(), breaker_key: String::new() }
 }
 
 fn nack(lease: &Lease) -> Nack {

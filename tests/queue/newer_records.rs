@@ -84,7 +84,7 @@ fn claim_of(queues: &[&str], max_jobs: usize, request_id: &str) -> Verb {
 }
 
 fn ack(lease: Lease) -> Verb {
-    let acks = vec![Ack { lease, note: String::new(), result: Bytes::new() }];
+    let acks = vec![Ack { lease, note: String::new(), result: Bytes::new(), breaker_key: String::new() }];
     Verb::Settle(Settlements { acks, ..Settlements::default() })
 }
 

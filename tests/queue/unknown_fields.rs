@@ -170,7 +170,7 @@ fn of_an_attempt_that_is_acked_late() {
     f.advance(60 * SECOND);
     sweep(&mut f);
     let record = Record::of(&f.store, "q", Table::Attempt, RecordKey::Part(lease.number, 1)).grow_sealed();
-    let acks = vec![Ack { lease, note: "late".into(), result: Default::default() }];
+    let acks = vec![Ack { lease, note: "late".into(), result: Default::default(), breaker_key: String::new() }];
     f.run(Verb::Settle(Settlements { acks, ..Settlements::default() }));
     assert_eq!(f.view("a").attempts[0].note, "late");
     assert!(record.has_field());

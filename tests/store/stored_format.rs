@@ -8,7 +8,7 @@ use crate::builders::*;
 use crate::engines::{Engine, Site};
 use crate::harness::{Harness, runtime};
 use crate::redis_server;
-use redrive::domain::{Body, Failure, JobId, NewJob, Outcome, PolicyOverride, QueueSettings};
+use redrive::domain::{Body, Failure, JobId, NewJob, OnConflict, Outcome, PolicyOverride, QueueSettings};
 use redrive::queue::hosts::redis::RedisStore;
 use redrive::queue::hosts::sqlite::SqliteStore;
 use redrive::queue::{BreakerOrder, Claim, Depths, EnqueueOutcome, JobView, RequestId, Requeue, Which};
@@ -23,7 +23,7 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 const NAMESPACE: &str = "stored-format";
 /// From the start of the harness's clock to the end of [`fill`].
 const FILLED_AFTER: Duration = Duration::from_secs(70);
-const QUEUES: [&str; 7] = ["broken", "cancelled", "dying", "elsewhere", "held", "kept", "q"];
+const QUEUES: [&str; 9] = ["broken", "cancelled", "dying", "elsewhere", "expired", "held", "kept", "q", "returned"];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(FIXTURES).join(name)
@@ -55,6 +55,22 @@ async fn fill<E: Engine>(h: &Harness<E>) {
         let failure = Failure { http_status: 503, stack_trace: "at line 7".into(), ..Failure::new("Timeout", "slow") };
         h.nack_saving(lease, failed_with(failure), checkpoint).await.unwrap();
     };
+    // What a sweep does: a lease expires, and its Ack comes late; a deadline passes; failures of just before an opening, of which
+    // their jobs had died, are returned.
+    h.enqueue(job("kept").id("late")).await;
+    let short = Claim { lease_duration: Some(SECOND), ..claim_of(&["kept"], 1) };
+    let late = h.try_claim(short).await.jobs[0].delivery.lease.clone();
+    h.enqueue(job("expired").id("expired").expires(SECOND)).await;
+    for number in 0..5 {
+        h.enqueue(job("returned").id(&format!("returned-{number}")).retries(0)).await;
+    }
+    let leases: Vec<_> = h.claim_many("returned", 5).await.into_iter().map(|job| job.delivery.lease).collect();
+    h.advance(SECOND);
+    for lease in leases {
+        h.nack(lease, failed_with(Failure::new("ConnectException", "Connection refused"))).await.unwrap();
+    }
+    assert_eq!(h.sweep().await.expired.len(), 1);
+    h.ack_with(late, "late", "a late result".into()).await.unwrap();
     // Dead letters, of which the third and the fourth are overflow; one was requeued before, one went to another queue.
     h.dead_letter(job("dying").id("requeued").key("dead-key")).await;
     let requeue = |ids: &str| requeue_of("dying", Which::Ids(vec![JobId::parse(ids)]));
@@ -97,7 +113,7 @@ async fn fill<E: Engine>(h: &Harness<E>) {
     h.enqueue(job("q").id("run-now").delay(HOUR)).await;
     h.run_now("run-now").await.unwrap();
     h.enqueue(job("q").id("scheduled").delay(2 * HOUR)).await;
-    h.advance(FILLED_AFTER - 2 * SECOND);
+    h.advance(FILLED_AFTER - 3 * SECOND);
     // The breaker has waited for long enough: a probe is out.
     let probe = Claim { lease_duration: Some(HOUR), ..claim_of(&["broken"], 1) };
     assert!(h.try_claim(probe).await.jobs[0].delivery.probe);
@@ -109,7 +125,15 @@ async fn fill<E: Engine>(h: &Harness<E>) {
     let claimed = h.try_claim(claim).await;
     h.extend(claimed.jobs[0].delivery.lease.clone(), Some(2 * HOUR), "a third").await.unwrap();
     h.cancel("cancelling").await.unwrap();
-    // Ready: with everything that a producer can say, and one whose id the store has made.
+    // Ready: one at its old position, one that took the place of another, one with everything that a producer can say, and one
+    // whose id the store has made.
+    h.enqueue(job("q").id("old-position").priority(5)).await;
+    let lease = h.claim("q").await.delivery.lease;
+    h.nack(lease, Outcome::Released { retry_after: None, keep_position: true }).await.unwrap();
+    let replaced = |body| job("q").id("replaced").key("replaced-key").body(body);
+    h.enqueue(replaced("old")).await;
+    let replaces = NewJob { on_conflict: OnConflict::ReplaceWaiting, ..replaced("new") };
+    assert_eq!(h.try_enqueue(replaces).await.unwrap().outcome, EnqueueOutcome::Replaced);
     let policy = PolicyOverride { max_retries: Some(9), base_delay: Some(SECOND), ..PolicyOverride::default() };
     h.enqueue(NewJob {
         headers: vec![("tenant".into(), "7".into())],
@@ -199,9 +223,13 @@ async fn read_back<E: Engine>(mut h: Harness<E>) {
     assert_eq!(found.lines().count(), expected.lines().count(), "{}", page.display());
 
     // Keys and ids are held, a claim that is said again gets its jobs, and a lease from then is settled.
-    for job in
-        [job("q").id("gone"), job("q").key("gone-key"), job("kept").key("kept-key"), job("q").key("extended-key")]
-    {
+    for job in [
+        job("q").id("gone"),
+        job("q").key("gone-key"),
+        job("kept").key("kept-key"),
+        job("q").key("extended-key"),
+        job("q").key("replaced-key").body("new"),
+    ] {
         assert_eq!(h.try_enqueue(job).await.unwrap().outcome, EnqueueOutcome::Existing);
     }
     let again = Claim { request_id: "claim-1".into(), ..claim_of(&["q"], 3) };
@@ -213,7 +241,9 @@ async fn read_back<E: Engine>(mut h: Harness<E>) {
     let probe = h.view(&JobId::parse("broken-5")).await.delivery.unwrap();
     assert!(probe.probe && !h.ack(probe.lease).await.unwrap().already_gone);
     assert!(h.breakers("broken").await.work.breaker.outage.is_some_and(|outage| outage.recovering));
-    assert_eq!(h.requeue(requeue_of("dying", oldest(10))).await.unwrap().ids.len(), 4);
+    for (name, dead) in [("dying", 4), ("expired", 1)] {
+        assert_eq!(h.requeue(requeue_of(name, oldest(10))).await.unwrap().ids.len(), dead);
+    }
     h.resume("held").await.unwrap();
     h.set_breaker("queue:held", BreakerOrder::Reset).await.unwrap();
     // All that waits for a time, and then the rest, is done.
