@@ -5,6 +5,7 @@ use super::breaker::{Breaker, BreakerState};
 use super::ids::JobId;
 use super::max_rate::MaxRate;
 use super::pause::Pause;
+use super::rate::Rate;
 use super::settings::BreakerSettings;
 use super::time::Timestamp;
 
@@ -40,6 +41,10 @@ pub enum HeldBy {
     Breaker,
     /// All that may be out are; one of them is given up then.
     Probes,
+    MaxInFlight,
+    MaxRate,
+    /// The load after an outage, or its pace.
+    Load,
 }
 
 /// How many jobs may leave: nothing that stands here, all.
@@ -47,9 +52,9 @@ pub enum HeldBy {
 pub struct Allowed<'a> {
     /// So many leased at once.
     pub leased: Option<u64>,
-    pub max_rate: Option<MaxRate>,
-    /// While RECOVERING: hand-outs per second.
-    pub ramp: Option<f64>,
+    pub rate: Option<Rate>,
+    /// While RECOVERING: the pace of hand-outs.
+    pub ramp: Option<Rate>,
     /// While HALF_OPEN.
     pub probes: Option<Probes<'a>>,
 }
@@ -59,6 +64,34 @@ pub struct Allowed<'a> {
 pub struct Probes<'a> {
     pub most: u64,
     pub not_first: Option<&'a JobId>,
+}
+
+/// What was counted of the jobs that passed a gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Leased now.
+    pub leased: u64,
+    /// Of its rate and of its ramp, and when they were counted. None: no job has left under one.
+    pub tokens: Option<f64>,
+    pub ramp_tokens: Option<f64>,
+    pub at: Timestamp,
+}
+
+impl Allowed<'_> {
+    /// What of this lets out no more now, and until when. Of several the last one to let go: a lease may end at any time.
+    pub fn held_by(&self, measured: &Measured, now: Timestamp) -> Option<(HeldBy, Option<Timestamp>)> {
+        let by = if self.ramp.is_some() { HeldBy::Load } else { HeldBy::MaxInFlight };
+        let full = self.leased.filter(|most| measured.leased >= *most).map(|_| (by, None));
+        let elapsed = now.since(measured.at).as_millis() as u64;
+        let empty = |by, rate: Option<Rate>, tokens: Option<f64>| {
+            let rate = rate?;
+            let tokens = rate.refilled(tokens?, elapsed);
+            (Rate::whole(tokens) == 0).then(|| (by, rate.next_at(tokens, now)))
+        };
+        let rate = empty(HeldBy::MaxRate, self.rate, measured.tokens);
+        let ramp = empty(HeldBy::Load, self.ramp, measured.ramp_tokens);
+        full.into_iter().chain(rate).chain(ramp).max_by_key(|(_, until)| until.unwrap_or(Timestamp::MAX))
+    }
 }
 
 impl Admission<'_> {
@@ -76,7 +109,8 @@ impl<'a> Gate<'a> {
         if let Some(pause) = self.pause.filter(|pause| pause.holds(now)) {
             return Admission::Held { by: HeldBy::Pause, until: pause.until };
         }
-        let allowed = Allowed { leased: self.max_in_flight, max_rate: self.max_rate, ..Allowed::default() };
+        let rate = self.max_rate.map(|max_rate| max_rate.rate());
+        let allowed = Allowed { leased: self.max_in_flight, rate, ..Allowed::default() };
         match self.guard {
             Some(guard) => guard.admission(allowed, probes, now),
             None => Admission::Jobs(allowed),
@@ -93,7 +127,7 @@ impl<'a> Guard<'a> {
             (BreakerState::Recovering, Some(outage)) => {
                 let leased = outage.recovery.leased();
                 let leased = allowed.leased.map_or(leased, |most| most.min(leased));
-                let ramp = Some(outage.recovery.per_second(took_ms));
+                let ramp = Some(outage.recovery.pace(took_ms));
                 Admission::Jobs(Allowed { leased: Some(leased), ramp, ..allowed })
             }
             (BreakerState::HalfOpen, Some(outage)) => {

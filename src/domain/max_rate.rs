@@ -1,5 +1,6 @@
 //! `200/s`, `30/m`, `1/h`: how many jobs a queue hands out.
 
+use super::rate::Rate;
 use std::fmt;
 
 /// In each unit: seconds, minutes or hours.
@@ -40,9 +41,10 @@ impl MaxRate {
         }
     }
 
-    /// Jobs that may leave at once.
-    pub fn burst(&self) -> f64 {
-        (self.per_second() * BURST_SECONDS).max(1.0)
+    /// With the jobs that may leave at once.
+    pub fn rate(&self) -> Rate {
+        let per_second = self.per_second();
+        Rate { per_second, burst: (per_second * BURST_SECONDS).max(1.0) }
     }
 }
 

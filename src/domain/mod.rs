@@ -19,6 +19,7 @@ mod near_miss;
 mod pause;
 mod policy;
 mod presets;
+mod rate;
 mod retry;
 mod rng;
 mod rules;
@@ -31,6 +32,6 @@ pub(crate) use macros::with_defaults;
 
 pub use self::{
     admission::*, backoff::*, bounds::*, breaker::*, category::*, dead_filter::*, failure::*, glob::*, ids::*, job::*,
-    lease::*, limits::*, max_rate::*, near_miss::*, pause::*, policy::*, presets::*, retry::*, rng::*, rules::*,
-    sameness::*, settings::*, store_clock::*, time::*,
+    lease::*, limits::*, max_rate::*, near_miss::*, pause::*, policy::*, presets::*, rate::*, retry::*, rng::*,
+    rules::*, sameness::*, settings::*, store_clock::*, time::*,
 };

@@ -8,7 +8,7 @@ use super::encoding::Unknown;
 use super::facts::{QueueFacts, Rounds};
 use super::records::{self, GroupRecord, read_if};
 use super::state_changes::Changes;
-use crate::domain::{Breaker, JobId, QueueName, Timestamp};
+use crate::domain::{Breaker, JobId, Measured, QueueName, Timestamp};
 use crate::store::Result;
 use crate::store::storage::{
     Applied, Entry, Fence, Found, GROUPS_MAX, GroupState, Index, Len, Member, NO_GROUP, Position, Read, Reads,
@@ -265,6 +265,12 @@ pub(crate) fn leased_found(found: &mut Answers) -> u64 {
         Some(Found::Entries(entries)) => entries.len() as u64,
         found => found.map_or(0, |found| found.number()),
     }
+}
+
+/// The same with the tokens of its meter, which is found next.
+pub(crate) fn measured(leased: u64, found: &mut Answers) -> Measured {
+    let Some(meter) = found.meter() else { return Measured { leased, ..Measured::default() } };
+    Measured { leased, tokens: Some(meter.tokens), ramp_tokens: Some(meter.ramp_tokens), at: meter.at }
 }
 
 /// The first ready job of a group, or of one behind it.

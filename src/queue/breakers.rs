@@ -16,15 +16,23 @@ use crate::queue::{BreakerOrder, BreakerView, BreakerViews, NewPause};
 use crate::store::Result;
 use crate::store::storage::{
     Applied, GroupState, Index, Len, NO_GROUP, Publish, Read, Reads, RecordKey, Storage, Table, Version, WHOLE_QUEUE,
+    epoch_of,
 };
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A transition forgets what was counted under so many epochs before it: an Ack may come long after the transition that ended its
+/// epoch, to a server that has not heard of it.
+const FORGOTTEN_EPOCHS: u64 = 16;
+
 /// The breaker has changed: its record, and a version that no server has yet. `facts` are those after the batch.
 pub(crate) fn put_breaker(changes: &mut Changes, facts: &mut QueueFacts, queue: &QueueName, cx: &mut CallContext<'_>) {
     if epoch(facts.group, &facts.breaker) != facts.version.epoch {
         facts.probes.clear();
+        let transitions = facts.breaker.transitions;
+        let over = transitions.saturating_sub(FORGOTTEN_EPOCHS)..transitions;
+        over.for_each(|transitions| changes.forget_sums(epoch_of(facts.group, transitions)));
     }
     facts.version = cx.new_version(queue, facts.group, &facts.breaker);
     facts.put_breaker_record(changes);

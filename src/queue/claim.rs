@@ -12,13 +12,13 @@ use super::records::{self, LeaseTail, read_if};
 use super::state_changes::{Changes, dead_letter_all};
 use super::{claim_requests as requests, settle, undelivered};
 use crate::domain::{
-    Admission, Allowed, DeadReason, Delivery, HeldBy, JobId, Lease, PATIENCE, QueueName, QueueSettings, Recovery, Spec,
+    Admission, Allowed, DeadReason, Delivery, HeldBy, JobId, Lease, PATIENCE, QueueName, QueueSettings, Spec,
     Timestamp, millis_ceil,
 };
 use crate::queue::{Claim, Claimed, Delivered, Idle, IdleReason, Settled, Share};
 use crate::store::storage::{
-    Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, NO_GROUP, Probes, Ramp, Rate, Read,
-    RecordKey, Rule, Storage, Table, Take, Taken, TakenJob, WHOLE_QUEUE, Write, flag,
+    Applied, Batch, Entry, Fence, Found, Index, LeaseTemplate, Len, Member, NO_GROUP, Probes, Ramp, Read, RecordKey,
+    Rule, Storage, Table, Take, Taken, TakenJob, WHOLE_QUEUE, Write, flag,
 };
 use crate::store::{Result, StoreError};
 use bytes::Bytes;
@@ -315,7 +315,7 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
         };
         let writes = vec![Write::Promote(PROMOTIONS_MAX)];
         self.store.apply(self.queue, &Batch { writes, ..Batch::default() }).await?;
-        if let Some(held) = held {
+        if let Some(held) = held.or(self.limited(&facts, now).await?) {
             return Ok(held);
         }
         let reads = [first_of(Index::Scheduled, 1), first_of(Index::Retrying, 1)];
@@ -325,6 +325,27 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
             Some(at) => Why::new(IdleReason::NotDue, Some(Timestamp::from_millis(at))),
             None => Why::new(IdleReason::Empty, None),
         })
+    }
+
+    /// The limit that holds what is ready, of the queue or of its jobs without a breaker key: of several the last to let go.
+    async fn limited(&mut self, facts: &QueueFacts, now: Timestamp) -> Result<Option<Why>> {
+        let length = |index| Read::Len(Len::Index(index));
+        let lengths = [Index::Ready, Index::Keyed, Index::Leased].map(length);
+        let meters = [WHOLE_QUEUE, NO_GROUP].map(Read::Meter);
+        let mut found = ask(self.store, self.queue, &[&lengths[..], &meters[..]].concat()).await?;
+        let (ready, keyed, leased) = (found.number(), found.number(), found.number());
+        let gates = [(ready + keyed, facts.whole_gate(&self.settings)), (ready, facts.gate(&self.settings))];
+        let mut bound = Vec::new();
+        for (ready, gate) in gates {
+            let measured = breaker_keys::measured(leased, &mut found);
+            if let Admission::Jobs(allowed) = gate.admission(std::iter::empty(), now)
+                && ready > 0
+            {
+                bound.extend(allowed.held_by(&measured, now));
+            }
+        }
+        let last = bound.into_iter().max_by_key(|(_, until)| until.unwrap_or(Timestamp::MAX));
+        Ok(last.map(|(by, until)| Why::new(reason(by), until)))
     }
 
     /// What may leave the queue now: of all of it, and by groups; and what holds the jobs without a breaker key. Or why nothing
@@ -420,9 +441,8 @@ impl<'t, 'a, 'g, S: Storage> Taking<'t, 'a, 'g, S> {
     /// A rule with these limits.
     async fn within(&mut self, mut rule: Rule, allowed: Allowed<'_>, now: Timestamp) -> Result<Rule> {
         rule.leased = allowed.leased;
-        rule.rate = allowed.max_rate.map(|rate| Rate { per_second: rate.per_second(), burst: rate.burst() });
-        if let Some(per_second) = allowed.ramp {
-            let rate = Rate { per_second, burst: Recovery::burst(per_second) };
+        rule.rate = allowed.rate;
+        if let Some(rate) = allowed.ramp {
             rule.ramp = Some(Ramp { rate, patience_ms: millis_ceil(PATIENCE) });
             rule.flags |= flag::RAMP;
         }
@@ -516,7 +536,7 @@ fn reason(by: HeldBy) -> IdleReason {
     match by {
         HeldBy::Pause => IdleReason::Paused,
         HeldBy::Breaker => IdleReason::BreakerOpen,
-        HeldBy::Probes => IdleReason::Limited,
+        HeldBy::Probes | HeldBy::MaxInFlight | HeldBy::MaxRate | HeldBy::Load => IdleReason::Limited,
     }
 }
 

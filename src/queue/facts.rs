@@ -15,6 +15,7 @@ use crate::domain::{Admission, Breaker, Gate, Guard, OutcomeStats, QueueName, Qu
 use crate::store::Result;
 use crate::store::storage::{
     Entry, Fence, Index, Len, Member, NO_GROUP, OutcomeSums, Read, Reads, RecordKey, Table, Version, WHOLE_QUEUE,
+    group_of, transitions_of,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -165,6 +166,12 @@ impl QueueFacts {
             cx.available(queue, &facts, ready, now);
         }
         Ok(())
+    }
+
+    /// The breaker has made a transition since this epoch began: its outcomes count nowhere.
+    pub(crate) fn is_over(&self, epoch: u32) -> bool {
+        let now = self.breaker.transitions;
+        group_of(epoch) == group_of(self.version.epoch) && transitions_of(epoch, now) < now
     }
 
     /// When its pause ends by the clock.

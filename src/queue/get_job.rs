@@ -1,6 +1,7 @@
 //! Views of jobs: what reads answer about them.
 
 use super::answers::{Answers, ask, ask_if_there, ask_known, by_name, numbered, together};
+use super::breaker_keys;
 use super::cross_queue;
 use super::facts::LeaseFacts;
 use super::find::{self, Named};
@@ -9,11 +10,13 @@ use super::refusal;
 use super::select::read_dead;
 use super::state_changes::{FIRST_FAILURE, LAST_FAILURE, attempt_part, kept_attempts};
 use crate::domain::{
-    Attempt, Body, Breaker, Delivery, Failure, JobEvent, JobId, Pause, QueueName, Spec, State, Timestamp,
+    Attempt, Body, Breaker, Delivery, Failure, JobEvent, JobId, Measured, Pause, QueueName, Spec, State, Timestamp,
 };
 use crate::queue::{Ahead, Death, JobView, UnknownFields};
 use crate::store::Result;
-use crate::store::storage::{Entry, Index, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table};
+use crate::store::storage::{
+    Entry, Index, Len, Member, NO_GROUP, Position, Read, Reads, RecordKey, Table, WHOLE_QUEUE,
+};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -146,8 +149,12 @@ fn is_dead(index: Index) -> bool {
 pub(crate) async fn heads<S: Reads>(
     store: &mut S, queue: &QueueName, seen: &[(Index, Entry)],
 ) -> Result<Vec<Option<Head>>> {
-    let mut reads =
-        vec![Read::Record(Table::Queue, RecordKey::Only), Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP))];
+    let mut reads = vec![
+        Read::Record(Table::Queue, RecordKey::Only),
+        Read::Record(Table::Breaker, RecordKey::Group(NO_GROUP)),
+        Read::Len(Len::Index(Index::Leased)),
+        Read::Meter(WHOLE_QUEUE),
+    ];
     for (index, entry) in seen {
         let number = entry.member.job().unwrap_or_default();
         reads.extend(LeaseFacts::reads(number));
@@ -161,9 +168,11 @@ pub(crate) async fn heads<S: Reads>(
     };
     let pause = found.parse(records::read_queue)?.unwrap_or_default().pause;
     let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+    let leased = found.number();
+    let measured = breaker_keys::measured(leased, &mut found);
     let mut heads = Vec::with_capacity(seen.len());
     for (index, entry) in seen {
-        let seen = Seen { queue, index: *index, entry, pause: &pause, breaker: &breaker };
+        let seen = Seen { queue, index: *index, entry, pause: &pause, breaker: &breaker, measured };
         let (mut head, mark) = seen.head(&mut found)?;
         if let (Some(Head { number, .. }), Some(mark)) = (&head, mark)
             && cross_queue::is_moved_away(store, *number, &mark).await?
@@ -173,12 +182,17 @@ pub(crate) async fn heads<S: Reads>(
         heads.push(head);
     }
     let groups: BTreeSet<u16> = heads.iter().flatten().map(|head| head.group).filter(|it| *it != NO_GROUP).collect();
-    let breaker = |group: &u16| Read::Record(Table::Breaker, RecordKey::Group(*group));
-    let mut found = ask(store, queue, &groups.iter().map(breaker).collect::<Vec<_>>()).await?;
+    let of_group = |group: &u16| {
+        let breaker = Read::Record(Table::Breaker, RecordKey::Group(*group));
+        [breaker, breaker_keys::leased_in(*group), Read::Meter(*group)]
+    };
+    let mut found = ask(store, queue, &groups.iter().flat_map(of_group).collect::<Vec<_>>()).await?;
     for group in groups {
         let breaker = found.parse(records::read_breaker)?.unwrap_or_default();
+        let leased = breaker_keys::leased_found(&mut found);
+        let measured = breaker_keys::measured(leased, &mut found);
         for head in heads.iter_mut().flatten().filter(|head| head.group == group) {
-            head.view.breaker = breaker.clone();
+            (head.view.breaker, head.view.measured_of_key) = (breaker.clone(), measured);
         }
     }
     Ok(heads)
@@ -191,6 +205,7 @@ struct Seen<'a> {
     entry: &'a Entry,
     pause: &'a Option<Pause>,
     breaker: &'a Breaker,
+    measured: Measured,
 }
 
 impl Seen<'_> {
@@ -259,6 +274,9 @@ impl Seen<'_> {
             ahead: None,
             pause: self.pause.clone(),
             breaker: self.breaker.clone(),
+            forced: self.breaker.forced.clone(),
+            measured: self.measured,
+            measured_of_key: Measured::default(),
             learnt_key,
             unknown: UnknownFields { history: unknown, ..UnknownFields::default() },
             progress,

@@ -125,7 +125,9 @@ async fn ack_batch<S: Storage>(
             let facts = if looks(&ack.lease) { leases.next() } else { None };
             plan.end(ack, facts.and_then(Option::as_ref));
         }
-        let counted = plan.count(&acks, &named);
+        // As far as this process knows.
+        let known = cx.memory.facts(queue);
+        let counted = plan.count(&acks, &named, |epoch| known.as_ref().is_some_and(|facts| facts.is_over(epoch)));
         let guarded = flag::PROBE | flag::RAMP;
         let told = acks.iter().map(|(_, ack)| *ack).filter(|ack| named.epoch(ack).is_none());
         let probes = told.map(|ack| &ack.lease).filter(|lease| lease.flags & guarded != 0);
@@ -243,8 +245,8 @@ impl AckPlan<'_> {
         self.changes.remove_job(number, flags | job.traits);
     }
 
-    /// The epochs under which they were counted.
-    fn count(&mut self, acks: &[(usize, &Ack)], named: &NamedEpochs) -> Vec<u32> {
+    /// The epochs under which they were counted: none that is known to be over.
+    fn count(&mut self, acks: &[(usize, &Ack)], named: &NamedEpochs, is_over: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut epochs: Vec<(u32, Successes)> = Vec::with_capacity(1);
         let mut retried = 0;
         for (_, ack) in acks {
@@ -256,7 +258,7 @@ impl AckPlan<'_> {
                 Some(epoch) => epoch,
                 None => (!told).then_some(lease.epoch),
             };
-            let Some(of) = epoch else { continue };
+            let Some(of) = epoch.filter(|epoch| !is_over(*epoch)) else { continue };
             let success = Successes::of(lease.started_at, self.now, lease.flags & flag::FAILED != 0);
             match epochs.iter_mut().find(|(epoch, _)| *epoch == of) {
                 Some((_, sums)) => sums.add(success),

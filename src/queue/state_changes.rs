@@ -105,6 +105,11 @@ impl Changes {
         self.removals.push(Write::Remove(index, entry));
     }
 
+    /// No outcome under this epoch is asked for again.
+    pub(crate) fn forget_sums(&mut self, epoch: u32) {
+        self.removals.push(Write::ForgetSums(epoch));
+    }
+
     pub(crate) fn insert(&mut self, index: Index, entry: Entry) {
         self.writes.push(Write::Insert(index, entry));
     }

@@ -8,7 +8,7 @@ use super::records::{self, LeaseRecord, LeaseTail, Undelivered, Whereabouts};
 use super::state_changes::Changes;
 use crate::domain::{QueueName, Timestamp};
 use crate::store::Result;
-use crate::store::storage::{Applied, Entry, Fence, RecordKey, Storage, Table, TakenJob, Write, flag};
+use crate::store::storage::{Applied, Entry, Fence, Publish, RecordKey, Storage, Table, TakenJob, Write, flag};
 
 /// A lease that has ended, or that a later answer handed out again, is passed over; a job that was cancelled while it was out
 /// ends.
@@ -89,6 +89,12 @@ pub(crate) async fn return_job<S: Storage>(
     changes.fence(facts.fence());
     changes.fence(facts.expiry_fence());
     changes.end_lease(&facts.lease.lease);
+    let settings = cx.queue(queue);
+    let limits = settings.max_in_flight.is_some() || !settings.breaker_keys.is_empty();
+    if limits || facts.lease.lease.flags & flag::RAMP != 0 {
+        // A slot is free: the job may be one of many that wait for it, at any server.
+        changes.publish(Publish::Always);
+    }
     let progress = facts.progress();
     if progress.cancel_requested {
         // No worker ever had it, so it was waiting when it was cancelled.

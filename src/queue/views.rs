@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::{
-    Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, JobEvent, JobId, Pause, Progress, QueueName, Spec,
-    State, Timestamp,
+    Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, Forced, JobEvent, JobId, Measured, Pause, Progress,
+    QueueName, Spec, State, Timestamp,
 };
 use crate::queue::encoding::Unknown;
 use bytes::Bytes;
@@ -39,6 +39,11 @@ pub struct JobView {
     pub pause: Option<Pause>,
     /// Of its breaker key, or else of its queue.
     pub breaker: Breaker,
+    /// An operator's word about the queue's own breaker: OPEN holds the jobs of all keys.
+    pub forced: Option<Forced>,
+    /// What was counted of the queue's jobs, and of those of its breaker key: limits are compared with it.
+    pub measured: Measured,
+    pub measured_of_key: Measured,
     /// The breaker key that a failure named last, where it is not the one that it was enqueued with.
     pub learnt_key: Option<String>,
     pub unknown: UnknownFields,

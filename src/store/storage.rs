@@ -14,11 +14,12 @@ mod names;
 pub use self::bytes::{LEASE_FENCE, LEASE_TAIL, flag, lease_group};
 pub use lease::{FAILURES, JobHead, NewLease};
 pub(super) use limits::Measures;
-pub use limits::{Meter, Probes, Ramp, Rate, Rule, Stop, StoppedBy};
+pub use limits::{Meter, Probes, Ramp, Rule, Stop, StoppedBy};
 pub(super) use line::{Chosen, Head, Heads, ReadyJobs, Rules};
 pub use names::*;
 
 use super::Result;
+pub use crate::domain::Rate;
 use crate::domain::{QueueName, Timestamp};
 use ::bytes::Bytes;
 use std::{future::Future, ops::Range};

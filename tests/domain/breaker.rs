@@ -28,7 +28,7 @@ pub(super) fn hold(seconds: u64) -> Signal {
 
 /// Nothing holds it back.
 pub(super) const ALL: Admission<'static> =
-    Admission::Jobs(Allowed { leased: None, max_rate: None, ramp: None, probes: None });
+    Admission::Jobs(Allowed { leased: None, rate: None, ramp: None, probes: None });
 
 /// One, and this one only if there is no other.
 pub(super) fn probes(not_first: Option<&JobId>) -> Admission<'_> {
@@ -396,8 +396,8 @@ proptest! {
             let limit = subject.admission(&[], now).limit();
             prop_assert_eq!(limit == usize::MAX, after == BreakerState::Closed);
             prop_assert_eq!(limit == 0, after == BreakerState::Open);
-            if let Admission::Jobs(Allowed { ramp: Some(per_second), .. }) = subject.admission(&[], now) {
-                prop_assert!(per_second.is_finite() && per_second >= 1.0);
+            if let Admission::Jobs(Allowed { ramp: Some(pace), .. }) = subject.admission(&[], now) {
+                prop_assert!(pace.per_second.is_finite() && pace.per_second >= 1.0);
                 prop_assert!(subject.recovery().load.is_finite() && subject.recovery().load > 0.0);
             }
             let share = subject.stats.usual.share;

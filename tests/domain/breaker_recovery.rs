@@ -2,7 +2,7 @@
 
 use super::breaker::{Subject, at};
 use super::secs;
-use redrive::domain::{Admission, BreakerState, Recovery, Signal, Timestamp, Usual};
+use redrive::domain::{Admission, BreakerState, Rate, Recovery, Signal, Timestamp, Usual};
 use std::time::Duration;
 
 /// Four jobs at a time are usual, and 100 ms for each.
@@ -114,10 +114,11 @@ fn so_many_are_leased_at_once_and_handed_out_at_an_even_pace() {
     ramp.step(20, 100, 0);
     ramp.subject.stats.took_ms = 60.0;
     let Admission::Jobs(allowed) = ramp.subject.admission(&[], at(ramp.now)) else { panic!("held") };
-    assert_eq!((allowed.leased, allowed.ramp), (Some(3), Some(50.0)));
+    assert_eq!((allowed.leased, allowed.ramp), (Some(3), Some(Rate { per_second: 50.0, burst: 1.0 })));
     let slow = Recovery { load: 0.1, ..Recovery::default() };
     assert_eq!((slow.per_second(60_000.0), slow.per_second(0.0)), (1.0, 100.0), "one each second at least");
-    assert_eq!((Recovery::burst(50.0), Recovery::burst(1_000.0)), (1.0, 10.0), "ten milliseconds' worth");
+    let fast = Recovery { load: 100.0, ..Recovery::default() };
+    assert_eq!(fast.pace(100.0), Rate { per_second: 1_000.0, burst: 10.0 }, "ten milliseconds' worth");
 }
 
 #[test]

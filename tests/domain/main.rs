@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod admission;
 mod backoff;
 mod breaker;
 mod breaker_days;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use redrive::domain::{
-    Attempt, AttemptStatus, Body, Breaker, BreakerState, DeadReason, Failure, JobEvent, JobEventKind, JobId, Next,
-    Progress, QueueName, Settings, Spec, State, Timestamp,
+    Attempt, AttemptStatus, Body, Breaker, BreakerState, DeadReason, Failure, JobEvent, JobEventKind, JobId, Measured,
+    Next, Progress, QueueName, Settings, Spec, State, Timestamp,
 };
 use redrive::env::ManualClock;
 use redrive::queue::Refusal;
@@ -244,6 +244,9 @@ pub(crate) fn ready(id: &str) -> JobView {
         ahead: None,
         pause: None,
         breaker: Breaker::default(),
+        forced: None,
+        measured: Measured::default(),
+        measured_of_key: Measured::default(),
         learnt_key: None,
         unknown: UnknownFields::default(),
     }

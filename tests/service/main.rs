@@ -44,6 +44,7 @@ mod stats;
 mod stepping_in;
 mod unclaimed;
 mod waiters;
+mod waiting_because;
 mod waking;
 mod work;
 mod write_coalescing;

@@ -2,7 +2,7 @@
 
 use crate::server::{Server, Setup, at, claim, job, job_of, long, nack, steady, time};
 use crate::shapes::after;
-use redrive::domain::{Bounds, QueueName};
+use redrive::domain::{Bounds, MaxRate, QueueName};
 use redrive::grpc::pb;
 use redrive::queue::Settlements;
 use redrive::service::{ClaimRequest, MessageBudget, Order};
@@ -162,4 +162,44 @@ async fn a_worker_that_hung_up_takes_no_job_with_it() {
     server.enqueue(job_of("q", "x")).await.unwrap();
     let reply = waiting.await.unwrap().unwrap();
     assert_eq!(reply.jobs[0].job_id, "x");
+}
+
+/// Nothing happens meanwhile but that time passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_worker_gets_the_next_job_that_max_rate_lets_out_when_its_token_comes() {
+    let mut queue = steady(Duration::ZERO);
+    queue.max_rate = Some(MaxRate::parse("4/s").unwrap());
+    let server = Server::with(Setup { defaults: queue, real_time: true, ..Setup::default() }).await;
+    for _ in 0..2 {
+        server.enqueue(job("q")).await.unwrap();
+    }
+    let first = server.claim(claim("q")).await.unwrap();
+    let reply = worker(&server, "q").await.unwrap().unwrap();
+    assert_eq!((first.jobs.len(), reply.jobs.len()), (1, 1));
+    let after = at(reply.server_time) - at(first.server_time);
+    assert!((240..=250 + LATE_MAX).contains(&after), "after {after} ms, at four a second");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_worker_gets_the_next_job_that_a_recovery_lets_out_when_its_token_comes() {
+    let mut queue = steady(Duration::ZERO);
+    queue.breaker.first_probe = Duration::ZERO;
+    let server = Server::with(Setup { defaults: queue, real_time: true, ..Setup::default() }).await;
+    for _ in 0..25 {
+        server.enqueue(job("q")).await.unwrap();
+    }
+    let many = server.claim(pb::ClaimRequest { max_jobs: 20, ..claim("q") }).await.unwrap();
+    for job in many.jobs {
+        server.nack(nack(&job.lease, "ConnectionRefused")).await.unwrap();
+    }
+    let probe = worker(&server, "q").await.unwrap().unwrap().jobs.remove(0);
+    // What it takes: one job at a time comes to three a second.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.ack(&probe.lease).await.unwrap();
+    let first = worker(&server, "q").await.unwrap().unwrap();
+    server.ack(&first.jobs[0].lease).await.unwrap();
+    let reply = worker(&server, "q").await.unwrap().unwrap();
+    assert_eq!(reply.jobs.len(), 1);
+    let after = at(reply.server_time) - at(first.server_time);
+    assert!((250..=320 + LATE_MAX).contains(&after), "after {after} ms");
 }

@@ -1,10 +1,11 @@
 //! What a queue hands out at most: so many at once, and so many per second.
 
+use crate::redis_server::Server;
 use crate::servers::{One, run};
 use crate::{builders::*, engines::Engine, harness::Harness};
 use redrive::domain::{MaxRate, QueueSettings};
-use redrive::queue::IdleReason;
-use std::time::Duration;
+use redrive::queue::{Delivered, IdleReason};
+use std::{future::Future, time::Duration};
 
 fn at_most_three(queue: &mut QueueSettings) {
     without_jitter(queue);
@@ -128,5 +129,90 @@ fn limits_are_those_of_all_servers() {
         a.ack(&out[..1]).await;
         b.hears_of("q").await;
         assert_eq!((b.claim("q", 10).await.len(), a.claim("q", 10).await.len()), (1, 0));
+    });
+}
+
+/// Other servers are told that jobs of `q` may leave. They would find it out by themselves too, within a second.
+async fn assert_tells(server: &Server, namespace: &str, action: impl Future<Output = ()>) {
+    let mut connection = redis::Client::open(server.address()).unwrap().get_connection().unwrap();
+    let mut hints = connection.as_pubsub();
+    hints.subscribe(format!("{namespace}:{{q}}:s")).unwrap();
+    hints.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    action.await;
+    let ready: u64 = hints.get_message().expect("a hint").get_payload().unwrap();
+    assert!(ready > 0);
+}
+
+/// Some of ten jobs are leased at `a`, and no more may be.
+async fn full(server: &Server, namespace: &str, most: u64) -> (One, One, Vec<Delivered>) {
+    let (a, b) = (One::open(server, namespace).await, One::open(server, namespace).await);
+    for one in [&a, &b] {
+        one.set(|queue| queue.max_in_flight = Some(most));
+    }
+    for _ in 0..10 {
+        a.enqueue(job("q")).await;
+    }
+    let mut claim = claim_of(&["q"], 10);
+    claim.lease_duration = Some(Duration::from_millis(200));
+    let out = a.store.claim(claim).await.unwrap().jobs.delivered();
+    assert_eq!((out.len() as u64, b.idle("q").await), (most, IdleReason::Limited));
+    (a, b, out)
+}
+
+#[test]
+fn a_slot_that_a_failure_frees_wakes_waiters_at_other_servers() {
+    run(async |server, namespace| {
+        let (a, b, out) = full(server, &namespace, 3).await;
+        assert_tells(server, &namespace, a.nack(&out[..1], "Timeout")).await;
+        assert_eq!(b.claim("q", 10).await.len(), 1);
+    });
+}
+
+#[test]
+fn a_slot_that_an_expiry_frees_wakes_waiters_at_other_servers() {
+    run(async |server, namespace| {
+        let (mut a, b, _) = full(server, &namespace, 3).await;
+        assert_tells(server, &namespace, a.comes_to_expire(3)).await;
+        assert_eq!(b.claim("q", 10).await.len(), 3);
+    });
+}
+
+#[test]
+fn a_slot_of_a_claim_that_was_not_delivered_wakes_waiters_at_other_servers() {
+    run(async |server, namespace| {
+        let (a, b, out) = full(server, &namespace, 1).await;
+        a.ack(&out).await;
+        let claimed = a.store.claim(claim_of(&["q"], 10)).await.unwrap();
+        assert_eq!((claimed.jobs.len(), b.idle("q").await), (1, IdleReason::Limited));
+        assert_tells(server, &namespace, async {
+            // Its caller has gone: the next call returns the job.
+            drop(claimed);
+            a.claim("other", 1).await;
+        })
+        .await;
+        assert_eq!(b.claim("q", 10).await.len(), 1);
+    });
+}
+
+#[test]
+fn a_slot_of_the_ramp_that_comes_free_wakes_waiters_at_other_servers() {
+    run(async |server, namespace| {
+        let (mut a, mut b) = (One::open(server, &namespace).await, One::open(server, &namespace).await);
+        for one in [&a, &b] {
+            one.set(|queue| queue.breaker.first_probe = Duration::ZERO);
+        }
+        for _ in 0..30 {
+            a.enqueue(job("q")).await;
+        }
+        let out = a.claim("q", 20).await;
+        a.nack(&out, "ConnectionRefused").await;
+        let probe = a.claim("q", 10).await;
+        assert_eq!((probe.len(), probe[0].delivery.probe), (1, true));
+        assert_tells(server, &namespace, a.ack(&probe)).await;
+        // One job at a time, as nothing is known of its load.
+        let out = a.gets("q").await;
+        assert_eq!(b.idle("q").await, IdleReason::Limited);
+        assert_tells(server, &namespace, a.ack(std::slice::from_ref(&out))).await;
+        b.gets("q").await;
     });
 }

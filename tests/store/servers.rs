@@ -116,7 +116,7 @@ impl One {
         self.settle(Settlements { nacks, ..Settlements::default() }).await;
     }
 
-    async fn sweep(&self) {
+    pub(crate) async fn sweep(&self) {
         self.store.sweep(sweep_all()).await.unwrap();
     }
 
@@ -144,6 +144,18 @@ impl One {
             }
         };
         tokio::time::timeout(PATIENCE, getting).await.expect("it comes in time")
+    }
+
+    /// It sweeps until so many leases have run out.
+    pub(crate) async fn comes_to_expire(&mut self, leases: usize) {
+        let expiring = async {
+            let mut expired = 0;
+            while expired < leases {
+                expired += self.store.sweep(sweep_all()).await.unwrap().expired.len();
+                drop(tokio::time::timeout(Duration::from_millis(50), self.due.changed()).await);
+            }
+        };
+        tokio::time::timeout(PATIENCE, expiring).await.expect("in time");
     }
 
     /// Its next sweep finds that the files differ in this way.

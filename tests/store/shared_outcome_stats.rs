@@ -174,6 +174,26 @@ fn a_success_from_before_the_last_transition_ends_no_row() {
 }
 
 #[test]
+fn successes_of_epochs_that_are_over_are_kept_nowhere() {
+    run(async |server, namespace| {
+        let [a, b, _] = three(server, &namespace).await;
+        for _ in 0..30 {
+            let out = a.out(3).await;
+            a.ack(&out[..1]).await;
+            let name = BreakerName::parse("queue:q").unwrap();
+            a.store.set_breaker(name, BreakerOrder::Reset).await.unwrap();
+            // From before the reset, at the server that knows of it and at one that does not.
+            a.ack(&out[1..2]).await;
+            b.ack(&out[2..]).await;
+        }
+        let mut redis = redis::Client::open(server.address()).unwrap().get_connection().unwrap();
+        let fields: Vec<Vec<u8>> = redis::cmd("HKEYS").arg(format!("{namespace}:{{q}}:s")).query(&mut redis).unwrap();
+        let sums: Vec<_> = fields.iter().filter(|field| field[0] == b's').collect();
+        assert!(sums.len() <= 1, "{sums:?}");
+    });
+}
+
+#[test]
 fn a_server_that_starts_later_knows_what_was_counted() {
     run(async |server, namespace| {
         let a = One::open(server, &namespace).await;

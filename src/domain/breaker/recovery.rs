@@ -2,6 +2,7 @@
 //! of the time. It grows in steps while nothing fails or slows.
 
 use super::{OutcomeStats, Step, Usual};
+use crate::domain::rate::Rate;
 use crate::domain::settings::BreakerSettings;
 use crate::domain::time::Timestamp;
 use std::time::Duration;
@@ -126,9 +127,10 @@ impl Recovery {
         (self.load * 1_000.0 / took_ms.max(1.0)).max(1.0)
     }
 
-    /// Hand-outs that may be made at once.
-    pub fn burst(per_second: f64) -> f64 {
-        (per_second * BURST).max(1.0)
+    /// The same with the hand-outs that may be made at once.
+    pub fn pace(&self, took_ms: f64) -> Rate {
+        let per_second = self.per_second(took_ms);
+        Rate { per_second, burst: (per_second * BURST).max(1.0) }
     }
 
     /// When jobs last had to wait for it.

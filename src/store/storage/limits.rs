@@ -1,7 +1,7 @@
 //! What rules let through, and what is measured under them. For engines that look in Rust: `take_groups.lua` does the same.
 
 use super::{Entry, Member, Version};
-use crate::domain::Timestamp;
+use crate::domain::{Rate, Timestamp};
 
 /// What a group, or the queue as a whole, may do.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +24,6 @@ pub struct Rule {
 pub struct Probes {
     pub most: u64,
     pub started_after: Timestamp,
-}
-
-/// A token for each job. Tokens come at this rate, and are kept up to a burst, without which there is never a whole one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    pub per_second: f64,
-    /// At least 1.
-    pub burst: f64,
 }
 
 /// A second rate, of a recovery. Its [`Meter`] says whether jobs had to wait for it.
@@ -79,17 +71,6 @@ pub struct Meter {
 
 /// Times of servers differ a little. A bucket that is further ahead than this was filled before the clock stepped back.
 const AHEAD_MAX_MS: u64 = 1_000;
-/// What additions of tokens may lose.
-const ROUNDING: f64 = 1e-6;
-/// Nothing is to come after so long.
-const WAIT_MAX_MS: f64 = 1e12;
-
-impl Rate {
-    fn refilled(&self, tokens: f64, elapsed_ms: u64) -> f64 {
-        (tokens + elapsed_ms as f64 * self.per_second / 1000.0).min(self.burst)
-    }
-}
-
 /// What limits are compared with.
 pub(in crate::store) trait Measures {
     type Error;
@@ -122,10 +103,7 @@ impl Allowance {
     }
 
     fn limit_to_tokens(&mut self, tokens: f64, rate: &Rate, by: StoppedBy, now: Timestamp) {
-        let whole = (tokens + ROUNDING).floor();
-        let wait = ((whole + 1.0 - tokens) * 1000.0 / rate.per_second - ROUNDING).ceil();
-        let until = (wait < WAIT_MAX_MS).then(|| Timestamp::from_millis(now.millis() + wait as u64));
-        self.limit(whole as u64, by, until);
+        self.limit(Rate::whole(tokens), by, rate.next_at(tokens, now));
     }
 }
 

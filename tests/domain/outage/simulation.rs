@@ -6,7 +6,7 @@ use super::downstream::{SECOND, Service};
 use super::scenario::{Poison, Results, Scenario};
 use redrive::domain::{
     Admission, Breaker, BreakerEpoch, Failure, Gate, Guard, JobId, Meter, OutcomeStats, PATIENCE, Probes, Progress,
-    QueueName, Recovery, Rng, Successes, Timestamp, Usual,
+    QueueName, Rate, Rng, Successes, Timestamp, Usual,
 };
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -247,7 +247,7 @@ impl Simulation {
             return false;
         }
         let Some(rate) = settings.max_rate else { return true };
-        let (rate, burst) = (rate.per_second(), rate.burst());
+        let Rate { per_second: rate, burst } = rate.rate();
         self.rate_tokens = (self.rate_tokens + (now - self.rate_at) as f64 * rate / 1e6).min(burst);
         self.rate_at = now;
         if self.rate_tokens < 1.0 {
@@ -283,8 +283,7 @@ impl Simulation {
             let index = usize::from(avoided);
             return Some((group.ready[index], index, true));
         }
-        let Some(per_second) = allowed.ramp else { return Some((first, 0, false)) };
-        let burst = Recovery::burst(per_second);
+        let Some(Rate { per_second, burst }) = allowed.ramp else { return Some((first, 0, false)) };
         group.tokens = (group.tokens + (now - group.tokens_at) as f64 * per_second / 1e6).min(burst);
         group.tokens_at = now;
         let has_slot = allowed.leased.is_none_or(|most| group.leased < most);
