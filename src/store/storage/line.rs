@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 pub(in crate::store) type Head = (u8, Timestamp, u16);
 
 /// The heads of the groups that are not held and have ready jobs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::store) struct Heads {
     by_group: BTreeMap<u16, Head>,
     order: BTreeSet<Head>,
