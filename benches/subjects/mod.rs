@@ -18,7 +18,7 @@ use redrive::queue::{Ack, Claim, Depths, JobQuery, Nack, Settlements, Share, Swe
 use redrive::queue::{Event, EventKind, Setup, Subscriber, Subscribers};
 use redrive::store::sqlite::{Durability, Options};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, sync::LazyLock, time::Duration};
 
 pub(crate) const PAYLOAD: usize = 256;
 
@@ -201,6 +201,9 @@ pub(crate) fn spec() -> Spec {
     }
 }
 
+/// A server makes its settings once.
+static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
+
 /// The second attempt of a job with three retries has failed.
 pub(crate) fn decided() -> RetryDecision {
     let now = Timestamp::from_millis(1_800_000_000_000);
@@ -231,6 +234,5 @@ pub(crate) fn decided() -> RetryDecision {
         expires_at: None,
         breaker: BreakerFacts::default(),
     };
-    let settings = Settings::default();
-    decide(leased, failure(), &settings.defaults, now, RandomFractions { jitter: 0.4, spread: 0.6 })
+    decide(leased, failure(), &SETTINGS.defaults, now, RandomFractions { jitter: 0.4, spread: 0.6 })
 }

@@ -157,9 +157,11 @@ impl<'a> CategoryTable<'a> {
         // In small letters they are words of a sentence: "internal", "aborted".
         let names = words.filter(|word| word.len() > 4 && !word.bytes().any(|b| b.is_ascii_lowercase()));
         let by_code = names.filter_map(|name| self.codes.get(&plain(name)).copied()).next();
-        let has_digits = || message.bytes().any(|byte| byte.is_ascii_digit());
-        let status = || self.statuses.iter().find_map(|pattern| of_status(status_in(message, *pattern)?));
-        let by_status = || if has_digits() { status() } else { None };
+        let by_status = || {
+            let mut at = three_digits(message).peekable();
+            at.peek()?;
+            self.statuses.iter().find_map(|pattern| of_status(status_in(message, at.clone(), *pattern)?))
+        };
         // The first of the table, not of the message.
         let by_part = || {
             let found = self.in_messages.as_ref()?.find_overlapping_iter(message);
@@ -174,16 +176,19 @@ fn plain(code: &str) -> String {
     code.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The three digits between `before` and `after`.
-fn status_in(message: &str, (before, after): (&str, &str)) -> Option<u32> {
-    let (message, before, after) = (message.as_bytes(), before.as_bytes(), after.as_bytes());
-    let found = message.windows(before.len() + 3 + after.len()).enumerate().find_map(|(at, window)| {
-        let (start, rest) = window.split_at(before.len());
-        let (digits, end) = rest.split_at(3);
-        let next = message.get(at + window.len());
-        let whole = !after.is_empty() || next.is_none_or(|byte| !byte.is_ascii_digit());
-        let fits = start.eq_ignore_ascii_case(before) && end.eq_ignore_ascii_case(after) && whole;
-        (fits && digits.iter().all(u8::is_ascii_digit)).then_some(digits)
-    })?;
-    std::str::from_utf8(found).ok()?.parse().ok()
+/// Where three digits stand in a row.
+fn three_digits(message: &str) -> impl Iterator<Item = usize> + Clone {
+    let digits = message.as_bytes().windows(3).enumerate();
+    digits.filter(|(_, window)| window.iter().all(u8::is_ascii_digit)).map(|(at, _)| at)
+}
+
+/// The status between `before` and `after`. `at`: where it may stand.
+fn status_in(message: &str, mut at: impl Iterator<Item = usize>, (before, after): (&str, &str)) -> Option<u32> {
+    let is = |from: Option<usize>, text: &str| {
+        let part = from.and_then(|from| message.as_bytes().get(from..from + text.len()));
+        part.is_some_and(|part| part.eq_ignore_ascii_case(text.as_bytes()))
+    };
+    let whole = |end: usize| !after.is_empty() || message.as_bytes().get(end).is_none_or(|byte| !byte.is_ascii_digit());
+    let found = at.find(|at| is(at.checked_sub(before.len()), before) && is(Some(at + 3), after) && whole(at + 3))?;
+    message.get(found..found + 3)?.parse().ok()
 }
