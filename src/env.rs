@@ -1,6 +1,7 @@
 //! The one place that reads clocks and randomness. Everything else is handed what it needs.
 
 use crate::domain::{BootId, Reading};
+use crate::lock::lock;
 use rand::RngExt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
@@ -80,13 +81,13 @@ impl ManualClock {
     }
 
     fn change(&self, change: impl FnOnce(&mut Reading)) {
-        change(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        change(&mut lock(&self.0));
     }
 }
 
 impl Clock for ManualClock {
     fn read(&self) -> Reading {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        *lock(&self.0)
     }
 }
 

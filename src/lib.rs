@@ -11,6 +11,7 @@ pub mod config;
 pub mod domain;
 pub mod env;
 pub mod grpc;
+mod lock;
 mod log_limit;
 pub mod migrate;
 pub mod queue;

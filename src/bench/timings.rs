@@ -1,8 +1,9 @@
 //! How long things took, by kind.
 
+use crate::lock::lock;
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// What is timed.
@@ -47,7 +48,7 @@ impl Timings {
     }
 
     pub(super) fn record_all(&self, kind: Kind, times: impl IntoIterator<Item = Duration>) {
-        let mut histogram = self.0[kind as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut histogram = lock(&self.0[kind as usize]);
         for time in times {
             histogram.saturating_record(time.as_micros() as u64);
         }
@@ -55,7 +56,7 @@ impl Timings {
 
     /// None: nothing of this kind happened.
     pub(super) fn spread(&self, kind: Kind) -> Option<Spread> {
-        let histogram = self.0[kind as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let histogram = lock(&self.0[kind as usize]);
         let at = |quantile| histogram.value_at_quantile(quantile);
         (!histogram.is_empty()).then(|| Spread {
             count: histogram.len(),

@@ -1,56 +1,44 @@
 //! What clients together, and each of them, may take of the server. `[limits]` of the file sets them.
 
+use super::macros::with_defaults;
 use std::time::Duration;
 
-/// Each bound once: its name and its value.
-macro_rules! bounds {
-    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr;)*) => {
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Bounds {
-            $($(#[$doc])* pub $name: $type,)*
-        }
-
-        impl Default for Bounds {
-            fn default() -> Self {
-                Self { $($name: $default,)* }
-            }
-        }
-    };
-}
-
-bounds! {
-    /// At once; when all are taken, one without a call makes way.
-    connections: usize = 10_000;
-    /// From one IP address. None: half of `connections`.
-    connections_per_peer: Option<usize> = None;
-    /// Open at once on a connection, as HTTP/2 tells the client.
-    calls_per_connection: usize = 256;
-    /// Claims that wait and Work streams of a connection: the rest is for calls that settle.
-    waits_per_connection: usize = 200;
-    /// The same of all connections.
-    waits: usize = 10_000;
-    /// Calls of all connections; those that settle may be half as many more.
-    calls: usize = 50_000;
-    /// All headers of a call.
-    header_bytes: usize = 16 << 10;
-    /// Messages on their way, of all connections: requests not yet complete and replies not yet read.
-    message_bytes: usize = 96 << 20;
-    /// The same of one connection; also at most an eighth of what is left for all.
-    message_bytes_per_connection: usize = 12 << 20;
-    /// PING, SETTINGS, RST_STREAM, PRIORITY and frames without content, of a connection each second.
-    control_frames_per_second: usize = 10_000;
-    /// From the connection to HTTP/2's preface, and from the beginning of a call's headers to their end.
-    preface_timeout: Duration = Duration::from_secs(10);
-    /// From a call's headers to the end of its request; of Work to its first message.
-    request_timeout: Duration = Duration::from_secs(30);
-    /// From a reply to its last byte on its way to the client.
-    read_timeout: Duration = Duration::from_secs(60);
-    /// A connection is ended after about this long, so that load moves on to other servers: ± 10 %.
-    connection_age: Duration = Duration::from_secs(30 * 60);
-    /// From then on for calls that are open.
-    connection_age_grace: Duration = Duration::from_secs(60);
-    /// Queues that come into being by being used.
-    new_queues_per_minute: usize = 1_000;
+with_defaults! {
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Bounds {
+        /// At once; when all are taken, one without a call makes way.
+        connections: usize = 10_000,
+        /// From one IP address. None: half of `connections`.
+        connections_per_peer: Option<usize> = None,
+        /// Open at once on a connection, as HTTP/2 tells the client.
+        calls_per_connection: usize = 256,
+        /// Claims that wait and Work streams of a connection: the rest is for calls that settle.
+        waits_per_connection: usize = 200,
+        /// The same of all connections.
+        waits: usize = 10_000,
+        /// Calls of all connections; those that settle may be half as many more.
+        calls: usize = 50_000,
+        /// All headers of a call.
+        header_bytes: usize = 16 << 10,
+        /// Messages on their way, of all connections: requests not yet complete and replies not yet read.
+        message_bytes: usize = 96 << 20,
+        /// The same of one connection; also at most an eighth of what is left for all.
+        message_bytes_per_connection: usize = 12 << 20,
+        /// PING, SETTINGS, RST_STREAM, PRIORITY and frames without content, of a connection each second.
+        control_frames_per_second: usize = 10_000,
+        /// From the connection to HTTP/2's preface, and from the beginning of a call's headers to their end.
+        preface_timeout: Duration = Duration::from_secs(10),
+        /// From a call's headers to the end of its request; of Work to its first message.
+        request_timeout: Duration = Duration::from_secs(30),
+        /// From a reply to its last byte on its way to the client.
+        read_timeout: Duration = Duration::from_secs(60),
+        /// A connection is ended after about this long, so that load moves on to other servers: ± 10 %.
+        connection_age: Duration = Duration::from_secs(30 * 60),
+        /// From then on for calls that are open.
+        connection_age_grace: Duration = Duration::from_secs(60),
+        /// Queues that come into being by being used.
+        new_queues_per_minute: usize = 1_000,
+    }
 }
 
 impl Bounds {

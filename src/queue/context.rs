@@ -6,10 +6,11 @@ use super::facts::QueueFacts;
 use super::new_queues::NewQueues;
 use super::refusal::Refusal;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
+use crate::lock::lock;
 use crate::store::StoreError;
 use crate::store::storage::{GroupState, NO_GROUP, Version, epoch_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Bounds of a store.
@@ -79,7 +80,7 @@ impl QueueMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Remembered>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 
     pub(crate) fn facts(&self, queue: &QueueName) -> Option<Arc<QueueFacts>> {
@@ -153,7 +154,7 @@ impl QueueMemory {
     }
 
     fn last_claims(&self) -> MutexGuard<'_, LastClaims> {
-        self.last_claims.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last_claims)
     }
 
     /// Workers ask for these queues.

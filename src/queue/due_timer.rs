@@ -4,6 +4,7 @@
 //! millisecond and notifies while an engine waits for its disk: the claim is then there for the next transaction.
 
 use crate::domain::{QueueName, Timestamp};
+use crate::lock::lock;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
@@ -79,7 +80,7 @@ impl Drop for DueTimer {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Next> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.next)
     }
 
     /// Until a queue has something due. None: it is over.

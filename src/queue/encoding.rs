@@ -54,6 +54,11 @@ pub(crate) fn put_f64(out: &mut Vec<u8>, value: f64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
+pub(crate) fn put_option_f64(out: &mut Vec<u8>, value: Option<f64>) {
+    out.push(u8::from(value.is_some()));
+    value.into_iter().for_each(|value| put_f64(out, value));
+}
+
 /// Nothing, or one more than the value.
 pub(crate) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     put_u64(out, value.map_or(0, |value| value.saturating_add(1)));
@@ -120,6 +125,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn f64(&mut self) -> Read<f64> {
         self.array().map(f64::from_le_bytes)
+    }
+
+    pub(crate) fn option_f64(&mut self) -> Read<Option<f64>> {
+        Ok(if self.u8()? == 1 { Some(self.f64()?) } else { None })
     }
 
     /// Four and eight bytes, most significant first.

@@ -8,11 +8,12 @@ use super::handover::UndeliveredClaim;
 use super::notifier::{Notifier, Setup};
 use super::refusal::{Error, Refusal};
 use crate::domain::{QueueName, Settings, Timestamp};
+use crate::lock::lock;
 use crate::store::{Health, Result, StoreError};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -315,8 +316,4 @@ fn wrong_answer() -> StoreError {
 /// The engine went away with the call.
 fn unanswered() -> StoreError {
     StoreError::OutcomeUnknown("the engine ended before it answered".into())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

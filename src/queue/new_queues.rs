@@ -3,7 +3,8 @@
 
 use super::refusal::Refusal;
 use crate::domain::Timestamp;
-use std::sync::{Mutex, PoisonError};
+use crate::lock::lock;
+use std::sync::Mutex;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ impl NewQueues {
 
     /// One more, if it may be made now.
     pub(crate) fn make(&self, now: Timestamp) -> Result<(), Refusal> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.made);
         let (since, count) = &mut *made;
         if now.since(*since) >= MINUTE {
             (*since, *count) = (now, 0);

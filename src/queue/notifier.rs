@@ -6,6 +6,7 @@ use super::due_timer::DueTimer;
 use super::events::{Event, Subscribers, Wanted};
 use super::handover::UndeliveredClaim;
 use crate::domain::{QueueName, Settings, Timestamp};
+use crate::lock::lock;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -136,7 +137,7 @@ impl Notifier {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// Tells what a commit led to. Several events about one queue's jobs are one.

@@ -3,10 +3,11 @@
 
 use crate::domain::{BreakerKind, BreakerState};
 use crate::env;
+use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::queue::{BreakerEvent, DeadLetterEvent, Event, EventKind, Subscriber};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 /// A subscriber that logs.
@@ -24,7 +25,7 @@ impl Subscriber for EventLog {
         match event {
             Event::DeadLettered(event) => dead_lettered(event),
             Event::Breaker(event) => {
-                let mut lines = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut lines = lock(&self.breakers);
                 if let Some(left_out) = lines.admit(event, env::instant()) {
                     breaker(event, left_out);
                 }

@@ -1,8 +1,9 @@
 //! Whose turn it is when a claim names several queues.
 
+use crate::lock::lock;
 use crate::{domain::QueueName, queue::Share};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// So many different sets of queues are remembered; then they all start again, which only moves whose turn it is.
 const SETS_MAX: usize = 4_096;
@@ -25,7 +26,7 @@ impl RoundRobin {
         if let [(queue, _)] = queues {
             return vec![Share { queue: queue.clone(), first: max_jobs }];
         }
-        let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = lock(&self.0);
         if sets.len() >= SETS_MAX {
             sets.clear();
         }

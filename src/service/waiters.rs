@@ -6,9 +6,10 @@
 //! never ready while a claim waits for it.
 
 use crate::domain::{Lease, QueueName, Timestamp};
+use crate::lock::lock;
 use crate::queue::{Event, EventKind, Subscriber};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, broadcast};
 
 /// Cancelled jobs that a stream has not received yet; one that falls behind learns of the rest by Extend.
@@ -132,7 +133,7 @@ impl Waiters {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 
     /// For a claim that could take `wants` jobs of these queues.
@@ -159,7 +160,7 @@ impl Waiters {
 
     /// Takes the earliest time announced since the last call.
     pub(super) fn take_due(&self) -> Option<Timestamp> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.due).take()
     }
 }
 
@@ -174,7 +175,7 @@ impl Subscriber for Waiters {
             Event::Available { queue, jobs } => self.registry().notify_for(queue, *jobs),
             Event::JobDue { queue } => self.registry().notify_for(queue, 1),
             Event::SweepDue { at } => {
-                let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut due = lock(&self.due);
                 if due.is_none_or(|earlier| *at < earlier) {
                     *due = Some(*at);
                     self.due_changed.notify_one();

@@ -60,8 +60,8 @@ pub trait Storage: Reads {
     /// A queue exists from its first registration until it is forgotten. False: there are `max` others.
     fn register(&mut self, queue: &QueueName, max: usize) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Removes a queue that has nothing but `Queue`, `Version`, `Breaker`, `Group`, `Outcomes`, counters, sums and meters, and that no batch or take has written to
-    /// since then. False: it stays.
+    /// Removes a queue that has nothing but records of its own ([`Table::is_of_queue`]), counters, sums and meters, and that no
+    /// batch or take has written to since then. False: it stays.
     fn forget(&mut self, queue: &QueueName, unused_since: Timestamp) -> impl Future<Output = Result<bool>> + Send;
 
     /// Numbers for new jobs, each given once in the life of a store.

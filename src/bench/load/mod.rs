@@ -10,12 +10,13 @@ use super::timings::{Kind, Timings};
 use crate::env::{self, Clock, SystemClock};
 use crate::grpc::pb;
 use crate::grpc::pb::queue_service_client::QueueServiceClient;
+use crate::lock::lock;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::JoinSet;
@@ -224,7 +225,7 @@ impl Round {
 
     /// Something is known of a retry. `late`: how late it was, by what was known of it first.
     fn retry(&self, job_id: &str, known: Duration, late: impl Fn(Duration) -> Duration) {
-        let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retries = lock(&self.retries);
         match retries.remove(job_id) {
             Some(first) => self.timings.record(Kind::Lateness, late(first)),
             None => drop(retries.insert(job_id.to_owned(), known)),

@@ -39,18 +39,24 @@ fn request_id(check: &mut Check<'_>, id: &str, request: &impl Message) -> Option
     (!id.is_empty()).then(|| RequestId { id: id.to_owned(), asked: asked() })
 }
 
+/// The fields that both calls have.
+macro_rules! selection {
+    ($call:expr, $request:ident) => {
+        Selection {
+            call: $call,
+            queue: &$request.queue,
+            selector: $request.selector,
+            limit: $request.limit,
+            dry_run: $request.dry_run,
+            cutoff: &$request.cutoff,
+        }
+    };
+}
+
 pub(crate) fn requeue(context: &Context<'_>, request: pb::RequeueRequest) -> Result<Requeue, Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = Selection {
-        call: REQUEUE,
-        queue: &request.queue,
-        selector: request.selector,
-        limit: request.limit,
-        dry_run: request.dry_run,
-        cutoff: &request.cutoff,
-    };
-    let selected = selected(&mut check, selection);
+    let selected = selected(&mut check, selection!(REQUEUE, request));
     let target = check.queue_if_given("target_queue", &request.target_queue);
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let requeue = selected.map(|(part, which)| Requeue {
@@ -79,15 +85,7 @@ pub(crate) fn requeue_response(asked: &Asked, requeued: Requeued) -> pb::Requeue
 pub(crate) fn purge(context: &Context<'_>, request: pb::PurgeDeadLettersRequest) -> Result<(Purge, String), Invalid> {
     let mut check = Check::new(context.limits);
     let request_id = request_id(&mut check, &request.request_id, &request);
-    let selection = Selection {
-        call: PURGE,
-        queue: &request.queue,
-        selector: request.selector,
-        limit: request.limit,
-        dry_run: request.dry_run,
-        cutoff: &request.cutoff,
-    };
-    let selected = selected(&mut check, selection);
+    let selected = selected(&mut check, selection!(PURGE, request));
     check.at_most("reason", request.reason.len(), context.limits.note_bytes);
     let purge = |(part, which)| Purge { part, which, dry_run: request.dry_run, request: request_id };
     check.done(selected.map(purge).map(|purge| (purge, request.reason)))

@@ -2,11 +2,12 @@
 //! a bound refuses is said to the client, and logged once a minute with the peers that hold most.
 
 use crate::domain::{Bounds, duration::human};
+use crate::lock::lock;
 use crate::service::{ConnectionBudget, MessageBudget};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -55,10 +56,6 @@ impl Ending {
     fn abuse(why: impl Into<String>) -> Self {
         Self { code: ENHANCE_YOUR_CALM, why: why.into() }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Peers {

@@ -4,12 +4,13 @@
 //! A call notices that its caller is gone only while it waits. From then on this does: the answer's end is held back until its
 //! data has been written, since the transport drops what it has not written of an answer that is not wanted.
 
+use crate::lock::lock;
 use crate::queue::HandoverGuard;
 use bytes::Bytes;
 use http_body::Frame;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 use tonic::Status;
@@ -26,7 +27,7 @@ impl HandoverInResponse {
     }
 
     fn delivered(&self) {
-        let handover = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let handover = lock(&self.0).take();
         handover.into_iter().for_each(HandoverGuard::delivered);
     }
 }

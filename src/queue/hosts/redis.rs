@@ -2,9 +2,10 @@
 
 use crate::domain::{Lease, QueueName, Settings, Timestamp};
 use crate::env::Clock;
+use crate::lock::lock;
 use crate::queue::Settlements;
 use crate::queue::{self, Call, Event, Host, Notifier, Queues, Reply, Setup, StoreLimits, Verb, View, Viewed};
-use crate::store::redis::{Hint, OpenError, Options, RedisStorage, Task, lock};
+use crate::store::redis::{Hint, OpenError, Options, RedisStorage, Task};
 use crate::store::storage::Reads;
 use crate::store::{Health, Result, StoreError};
 use std::collections::HashMap;

@@ -6,8 +6,8 @@ use crate::domain::{
 };
 use crate::queue::encoding::Unreadable::{self, Damaged};
 use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unknown, open_unchecked, open_with, put_f64, put_field, put_field_u64, put_id, put_list,
-    put_option, put_text, put_u64, seal_with,
+    FORMAT, Read, Reader, Unknown, open_unchecked, open_with, put_field, put_field_u64, put_id, put_list, put_option,
+    put_option_f64, put_text, put_u64, seal_with,
 };
 use crate::queue::sizes;
 use crate::store::Result;
@@ -278,11 +278,11 @@ fn read_policy(read: &mut Reader<'_>) -> Read<PolicyOverride> {
         max_retries: read.option()?.map(|n| n as u32),
         strategy: word(read, Strategy::parse)?,
         base_delay: read.option_duration()?,
-        factor: read_option_f64(read)?,
+        factor: read.option_f64()?,
         max_delay: read.option_duration()?,
         delays: read.list(|read| read.u64().map(Duration::from_millis))?,
         jitter: word(read, Jitter::parse)?,
-        jitter_fraction: read_option_f64(read)?,
+        jitter_fraction: read.option_f64()?,
         jitter_max: read.option_duration()?,
     })
 }
@@ -292,17 +292,6 @@ fn word<T>(read: &mut Reader<'_>, parse: impl Fn(&str) -> Option<T>) -> Read<Opt
         "" => Ok(None),
         word => parse(word).map(Some).ok_or(Damaged),
     }
-}
-
-fn put_option_f64(out: &mut Vec<u8>, value: Option<f64>) {
-    out.push(u8::from(value.is_some()));
-    if let Some(value) = value {
-        put_f64(out, value);
-    }
-}
-
-fn read_option_f64(read: &mut Reader<'_>) -> Read<Option<f64>> {
-    if read.u8()? == 1 { read.f64().map(Some) } else { Ok(None) }
 }
 
 /// Stands for a job whose record cannot be read.

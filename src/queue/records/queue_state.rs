@@ -5,8 +5,8 @@ use crate::domain::{
     Timestamp, Transition, Usual,
 };
 use crate::queue::encoding::{
-    FORMAT, Read, Reader, Unknown, put_f64, put_field, put_field_u64, put_id, put_list, put_option, put_place,
-    put_text, put_u64,
+    FORMAT, Read, Reader, Unknown, put_f64, put_field, put_field_u64, put_id, put_list, put_option, put_option_f64,
+    put_place, put_text, put_u64,
 };
 use bytes::Bytes;
 
@@ -145,23 +145,12 @@ fn read_outage(read: &mut Reader<'_>) -> Read<Outage> {
         start_load: read.f64()?,
         last_ceiling: read.f64()?,
         share: read.f64()?,
-        ceiling: read_option_f64(read)?,
+        ceiling: read.option_f64()?,
         ceiling_until: read.option_time()?,
         step_started: read.time()?,
         bound_at: read.time()?,
     };
     Ok(outage)
-}
-
-fn put_option_f64(out: &mut Vec<u8>, value: Option<f64>) {
-    out.push(u8::from(value.is_some()));
-    if let Some(value) = value {
-        put_f64(out, value);
-    }
-}
-
-fn read_option_f64(read: &mut Reader<'_>) -> Read<Option<f64>> {
-    Ok(if read.u8()? == 1 { Some(read.f64()?) } else { None })
 }
 
 fn put_usual(out: &mut Vec<u8>, usual: &Usual) {
@@ -172,7 +161,7 @@ fn put_usual(out: &mut Vec<u8>, usual: &Usual) {
 }
 
 fn read_usual(read: &mut Reader<'_>) -> Read<Usual> {
-    Ok(Usual { share: read.f64()?, known: read.f64()?, load: read_option_f64(read)?, ln_took: read_option_f64(read)? })
+    Ok(Usual { share: read.f64()?, known: read.f64()?, load: read.option_f64()?, ln_took: read.option_f64()? })
 }
 
 fn put_counted(out: &mut Vec<u8>, failure: &CountedFailure) {

@@ -11,11 +11,12 @@ use super::Result;
 use super::storage::{Applied, Batch, Found, Read, Reads, RecordKey, Storage, Table, Take, Taken};
 use crate::domain::{QueueName, StoreClock, Timestamp};
 use crate::env::Clock;
+use crate::lock::lock;
 pub(super) use queue_data::QueueData;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A handle; clones are handles on the same data.
 #[derive(Clone, Debug)]
@@ -125,9 +126,4 @@ impl Storage for MemoryStorage {
         data.next_number += count;
         Ok(first..data.next_number)
     }
-}
-
-/// A panic while it was locked says nothing about the other queues: the data stays in use.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

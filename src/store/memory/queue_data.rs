@@ -67,9 +67,7 @@ impl QueueData {
 
     /// No job and no promise to a caller is left, and it was not written to at `since` or later.
     pub(super) fn is_unused(&self, since: Timestamp) -> bool {
-        // What describes the queue itself and not its jobs. `Outcomes` is a part of the breaker's state.
-        let of_queue = [Table::Queue, Table::Version, Table::Breaker, Table::Group, Table::Outcomes];
-        let of_jobs = Table::ALL.into_iter().filter(|table| !of_queue.contains(table)).map(Len::Table);
+        let of_jobs = Table::ALL.into_iter().filter(|table| !table.is_of_queue()).map(Len::Table);
         self.used < since && of_jobs.chain(Index::ALL.map(Len::Index)).all(|of| self.len(of) == 0)
     }
 

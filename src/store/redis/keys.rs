@@ -36,8 +36,8 @@ pub(super) const ERROR_TYPES: Key = Key::Other("types");
 pub(super) const HEADS: Key = Key::Other("heads");
 pub(super) const METERS: Key = Key::Other("meters");
 
-/// What a queue that is not used may have.
-const MAY_REMAIN: [Key; 4] = [STATE, ERROR_TYPES, METERS, Key::Table(Table::Group)];
+/// What a queue that is not used may have, beside the records that are its own.
+const MAY_REMAIN: [Key; 3] = [STATE, ERROR_TYPES, METERS];
 
 impl Key {
     pub(super) fn table(table: Table) -> Self {
@@ -50,12 +50,13 @@ impl Key {
 
     /// All of them, those first that a queue that is not used may have; and how many these are.
     pub(super) fn all() -> (Vec<Self>, usize) {
-        let tables = Table::ALL.into_iter().map(Self::table);
-        let rest = tables.chain(Index::ALL.into_iter().map(Self::Index));
+        let (own, of_jobs): (Vec<_>, Vec<_>) = Table::ALL.into_iter().partition(|table| table.is_of_queue());
         let mut all = MAY_REMAIN.to_vec();
+        all.extend(own.into_iter().map(Self::table).filter(|key| *key != STATE));
+        let may_remain = all.len();
         all.push(HEADS);
-        all.extend(rest.filter(|key| !MAY_REMAIN.contains(key)));
-        (all, MAY_REMAIN.len())
+        all.extend(of_jobs.into_iter().map(Self::table).chain(Index::ALL.into_iter().map(Self::Index)));
+        (all, may_remain)
     }
 }
 

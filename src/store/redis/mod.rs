@@ -26,13 +26,14 @@ pub use connection::{Address, PreflightError, PreflightReport, Task, durability:
 use super::{Result, StoreError};
 use crate::domain::QueueName;
 use crate::env::Clock;
+use crate::lock::lock;
 use catalogue::Catalogue;
 use clock::StoreTime;
 use connection::{ConnectionOptions, Redis};
 use keys::Namespace;
 use membership::{HEARTBEAT, Membership};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use storage::ScanKeys;
 use store_state::StoreState;
 
@@ -80,10 +81,6 @@ pub struct RedisStorage {
     /// Queues that this handle has read from since it last wrote to them, where writes are confirmed.
     unconfirmed: HashSet<QueueName>,
     _heartbeat: Option<Arc<Task>>,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Core {

@@ -61,10 +61,9 @@ impl Sums {
         self.len(Len::Index(Index::Ready))
     }
 
-    /// Nothing but `Queue`, `Version`, `Breaker`, `Group`, `Outcomes` and counters.
+    /// It has no jobs, and nothing that they have left.
     pub(super) fn is_empty(&self) -> bool {
-        let of_jobs = |table: &Table| !matches!(kind(*table), Kind::Cached(_) | Kind::Volatile);
-        let tables = Table::ALL.into_iter().filter(of_jobs);
+        let tables = Table::ALL.into_iter().filter(|table| !table.is_of_queue());
         tables.map(Len::Table).chain(Index::ALL.map(Len::Index)).all(|of| self.len(of) == 0)
     }
 

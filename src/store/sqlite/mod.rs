@@ -26,6 +26,7 @@ pub use writer::Work;
 
 use crate::domain::{StoreClock, Timestamp};
 use crate::env::Clock;
+use crate::lock::lock;
 use crate::store::{Health, Result, StoreError};
 use cache::StoreRow;
 use checkpointer::Checkpointer;
@@ -34,7 +35,7 @@ use rusqlite::Connection;
 use schema::SchemaError;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::{io, thread};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -211,8 +212,4 @@ pub fn read_directory<T>(
 fn start_clock(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<StoreClock> {
     let kept = StoreRow::load(connection)?.map(|store| store.kept);
     Ok(StoreClock::start(kept, clock.read()))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -115,7 +115,7 @@ CREATE TABLE error_type (
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
     #[error(
-        "it has the format that redrive had before 0.2, which is not read any more: start with an empty data directory"
+        "it has the format of a redrive from before its first release, which is not read any more: start with an empty data directory"
     )]
     Old,
     #[error("it needs redrive {needs} or newer: its format is {found}, and this redrive knows {FORMAT}")]

@@ -90,6 +90,11 @@ impl Table {
         }
     }
 
+    /// It describes the queue itself and not its jobs: a queue that has nothing else can be forgotten.
+    pub fn is_of_queue(self) -> bool {
+        matches!(self, Self::Queue | Self::Version | Self::Breaker | Self::Group | Self::Outcomes)
+    }
+
     pub fn of_letter(letter: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.letter() as u8 == letter)
     }

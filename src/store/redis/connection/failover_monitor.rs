@@ -5,7 +5,7 @@
 //! as the last heartbeat: none seen is not none.
 
 use super::{address::Endpoint, fault, info::Info};
-use crate::{domain::Reading, store::redis::lock};
+use crate::{domain::Reading, lock::lock};
 use redis::Value;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
