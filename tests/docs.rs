@@ -189,7 +189,7 @@ fn the_page_on_policies_shows_what_happens() {
 
 #[test]
 fn the_page_on_breakers_and_dead_letters_shows_what_happens() {
-    assert_shows_what_happens("docs/breakers-and-dead-letters.md", 15);
+    assert_shows_what_happens("docs/breakers-and-dead-letters.md", 18);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, MESSAGE_CHARS, head};
 use super::macros::named;
-use super::rules::contains_ignoring_ascii_case;
+use aho_corasick::AhoCorasick;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -88,6 +88,8 @@ pub struct CategoryTable<'a> {
     /// What stands before and behind a status.
     statuses: Vec<(&'a str, &'a str)>,
     messages: Vec<(&'a str, FailureCategory)>,
+    /// All of them at once: every failure of a library that is not known is looked through.
+    in_messages: Option<AhoCorasick>,
 }
 
 impl<'a> CategoryTable<'a> {
@@ -98,6 +100,11 @@ impl<'a> CategoryTable<'a> {
             if table.read_line(line, &mut problems).is_none() {
                 problems.push(format!("not understood: {line}"));
             }
+        }
+        let parts = table.messages.iter().map(|(part, _)| part);
+        match AhoCorasick::builder().ascii_case_insensitive(true).build(parts) {
+            Ok(found) => table.in_messages = Some(found),
+            Err(error) => problems.push(error.to_string()),
         }
         (table, problems)
     }
@@ -150,10 +157,13 @@ impl<'a> CategoryTable<'a> {
         // In small letters they are words of a sentence: "internal", "aborted".
         let names = words.filter(|word| word.len() > 4 && !word.bytes().any(|b| b.is_ascii_lowercase()));
         let by_code = names.filter_map(|name| self.codes.get(&plain(name)).copied()).next();
-        let by_status = || self.statuses.iter().find_map(|pattern| of_status(status_in(message, *pattern)?));
+        let has_digits = || message.bytes().any(|byte| byte.is_ascii_digit());
+        let status = || self.statuses.iter().find_map(|pattern| of_status(status_in(message, *pattern)?));
+        let by_status = || if has_digits() { status() } else { None };
+        // The first of the table, not of the message.
         let by_part = || {
-            let found = self.messages.iter().find(|(part, _)| contains_ignoring_ascii_case(message, part));
-            found.map(|(_, category)| *category)
+            let found = self.in_messages.as_ref()?.find_overlapping_iter(message);
+            Some(self.messages[found.map(|it| it.pattern().as_usize()).min()?].1)
         };
         by_code.or_else(by_status).or_else(by_part)
     }

@@ -55,7 +55,7 @@ pub enum Verb {
     /// With the caller's reason.
     Cancel(JobId, Option<QueueName>, String),
     RunNow(JobId, Option<QueueName>, String),
-    Import(Import),
+    Import(Box<Import>),
 }
 
 /// Each verb has the answer of its name; any may be refused.
@@ -237,7 +237,7 @@ async fn answer<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb)
             cancel::run_now(store, cx, &id, queue.as_ref(), &reason).await?;
             Answer::Done
         }
-        Verb::Import(jobs) => Answer::Import(import::import(store, cx, jobs).await?),
+        Verb::Import(jobs) => Answer::Import(import::import(store, cx, *jobs).await?),
     })
 }
 

@@ -27,6 +27,8 @@ use std::{future::Future, ops::Range};
 /// The format of all records. A build reads a store whose `min_reader` is up to this, and writes to one whose `min_writer` is;
 /// `script/upgrade-check` builds with the next number.
 pub const FORMAT: u8 = if cfg!(redrive_next_format) { 2 } else { 1 };
+/// This version, which stands in a store as the one that its format needs.
+pub const VERSION: &str = if cfg!(redrive_next_format) { "9.9.9" } else { env!("CARGO_PKG_VERSION") };
 
 /// What reads need: enough for every view.
 pub trait Reads {

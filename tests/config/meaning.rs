@@ -331,3 +331,34 @@ fn a_reload_says_that_rules_of_equal_number_differ_and_whether_what_is_down_is_w
         ["queue q: what is down 21 attempts over 4h34m7.5s to 9h8m15s -> as other failures"]
     );
 }
+
+#[test]
+fn limits_of_breaker_keys_are_read_in_the_order_of_the_file() {
+    let file = r#"
+[defaults.breaker_keys."*"]
+max_in_flight = 100
+
+[queues.mails.breaker_keys."smtp.example.com"]
+max_rate = "10/s"
+
+[queues.mails.breaker_keys."*.example.com"]
+max_in_flight = 5
+max_rate = "unlimited"
+"#;
+    let config = parse(file).unwrap();
+    let mails = config.settings.queue(&redrive::domain::QueueName::parse("mails").unwrap());
+    let patterns: Vec<_> = mails.breaker_keys.iter().map(|limits| limits.keys.as_str()).collect();
+    assert_eq!(patterns, ["smtp.example.com", "*.example.com"]);
+    assert_eq!(mails.limits_of_key("smtp.example.com").unwrap().max_rate, Some(MaxRate::parse("10/s").unwrap()));
+    assert_eq!(mails.limits_of_key("imap.example.com").unwrap().max_in_flight, Some(5));
+    assert!(mails.limits_of_key("other").is_none(), "a table of a queue's own goes before that of the defaults");
+    assert_eq!(config.settings.defaults.limits_of_key("other").unwrap().max_in_flight, Some(100));
+}
+
+#[test]
+fn a_limit_of_a_breaker_key_that_is_wrong_is_shown_with_its_place() {
+    let file = "[queues.mails.breaker_keys]\nother = 5\nsmtp = { max_rat = \"10/s\" }\n";
+    let problems = parse(file).unwrap_err().to_string();
+    assert!(problems.contains("unknown key \"max_rat\" in breaker_keys.\"smtp\""), "{problems}");
+    assert!(problems.contains("breaker_keys.\"other\": must be a table, not an integer"), "{problems}");
+}

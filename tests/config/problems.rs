@@ -26,7 +26,7 @@ redrive.toml:5:5: unknown key "polcy" in [queues.payments]; did you mean "policy
   |
 5 |     polcy = "standard"
   |     ^^^^^
-  = allowed: policy, lease_duration, max_run_time, rules, default_rules, breaker, max_retry_after, max_in_flight, max_rate, max_depth, key_retention, dead_jobs_hold_keys, completed_retention, dead_letters"#
+  = allowed: policy, lease_duration, max_run_time, rules, default_rules, breaker, max_retry_after, max_in_flight, max_rate, breaker_keys, max_depth, key_retention, dead_jobs_hold_keys, completed_retention, dead_letters"#
     );
 }
 

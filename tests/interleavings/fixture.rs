@@ -10,10 +10,10 @@ use redrive::env::ManualClock;
 use redrive::queue::UndeliveredClaim;
 use redrive::queue::{self, Answer, CallContext, Incoming, QueueMemory, Verb, View};
 use redrive::queue::{
-    Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, Requeue, Settlements, Share, Sweep, Which,
+    Ack, BreakerOrder, Claim, Extend, Nack, NewPause, Purge, RequestId, Requeue, Settlements, Share, Sweep, Which,
 };
 use redrive::store::memory::MemoryStorage;
-use redrive::store::storage::{Batch, Storage, Write};
+use redrive::store::storage::{Batch, Index, Len, Read, Reads, Storage, Write};
 use std::{sync::Arc, time::Duration};
 
 pub(crate) fn queue_name() -> QueueName {
@@ -43,8 +43,12 @@ pub(crate) fn job(id: &str) -> NewJob {
     }
 }
 
+/// Where verbs begin: what is in the store, and how it is made.
+pub(crate) type Scene = fn() -> Fixture;
+
 pub(crate) struct Fixture {
     pub(crate) storage: MemoryStorage,
+    pub(crate) clock: Arc<ManualClock>,
     pub(crate) settings: Arc<Settings>,
     /// Of the job `leased`, which has a key.
     pub(crate) lease: Lease,
@@ -52,61 +56,17 @@ pub(crate) struct Fixture {
     pub(crate) answer: u64,
 }
 
+/// Leases last for 30 seconds.
+const LEASE_IS_OVER: Duration = Duration::from_secs(31);
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)))
+}
+
 impl Fixture {
-    /// `leased` (with the key `k`) is out, and its lease has ended by the clock; `waits` is READY, `later` SCHEDULED and due,
-    /// `dead` is a dead letter.
-    pub(crate) fn new() -> Self {
-        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
-        let mut fixture = Self::empty(clock.clone());
-        fixture.run(enqueue(vec![job("dead")]));
-        let dead = fixture.claim();
-        fixture.run(nack_of(
-            dead.0,
-            Outcome::Failed { failure: Failure::new("Broken", "for good"), permanent: true, retry_after: None },
-        ));
-        let mut keyed = job("leased");
-        keyed.key = Some("k".into());
-        fixture.run(enqueue(vec![keyed]));
-        (fixture.lease, fixture.answer) = fixture.claim();
-        let mut later = job("later");
-        later.start = Some(When::After(Duration::from_secs(20)));
-        let mut expires = job("expires");
-        expires.start = Some(When::After(Duration::from_secs(3_600)));
-        expires.expiry = Some(When::After(Duration::from_secs(25)));
-        fixture.run(enqueue(vec![job("waits"), later, expires]));
-        // Leases last for 30 seconds.
-        clock.advance(Duration::from_secs(31));
-        fixture
-    }
-
-    /// So many jobs `failed0`, `failed1`, … could not reach what they call, for the second time, and the breaker is open; `leased`
-    /// is still out.
-    pub(crate) fn of_an_outage(failed: usize) -> Self {
-        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
-        let mut fixture = Self::empty(clock.clone());
-        fixture.run(enqueue(vec![job("leased")]));
-        (fixture.lease, fixture.answer) = fixture.claim();
-        let jobs = (0..failed).map(|number| job(&format!("failed{number}")));
-        fixture.run(enqueue(jobs.collect()));
-        for seconds in [0, 1] {
-            let leases: Vec<_> = (0..failed).map(|_| fixture.claim().0).collect();
-            clock.advance(Duration::from_secs(seconds));
-            for lease in leases {
-                let failure = Failure::new("ConnectionRefused", "");
-                fixture.run(nack_of(lease, Outcome::Failed { failure, permanent: false, retry_after: None }));
-            }
-            if seconds == 0 {
-                fixture.run(enqueue(vec![job("works")]));
-                let acks = vec![ack(fixture.claim().0)];
-                fixture.run(Verb::Settle(Settlements { acks, ..Settlements::default() }));
-                clock.advance(Duration::from_secs(4));
-            }
-        }
-        fixture
-    }
-
-    fn empty(clock: Arc<ManualClock>) -> Self {
-        let storage = MemoryStorage::new(clock);
+    fn empty() -> Self {
+        let clock = clock();
+        let storage = MemoryStorage::new(clock.clone());
         let settings = Arc::new(Settings {
             defaults: Arc::new(QueueSettings { key_retention: Duration::from_secs(3_600), ..QueueSettings::default() }),
             ..Settings::default()
@@ -122,7 +82,77 @@ impl Fixture {
             duration_ms: 0,
             own_id: None,
         };
-        Self { storage, settings, lease, answer: 0 }
+        Self { storage, clock, settings, lease, answer: 0 }
+    }
+
+    /// `leased` (with the key `k`) is out, and its lease has ended by the clock; `waits` is READY. Nothing else is due.
+    pub(crate) fn with_an_expiry() -> Self {
+        let mut fixture = Self::empty();
+        fixture.lease_keyed();
+        fixture.run(enqueue(vec![job("waits")]));
+        fixture.clock.advance(LEASE_IS_OVER);
+        fixture
+    }
+
+    /// The same, and `later` is SCHEDULED and due, `expires` SCHEDULED and past its deadline, `dead` a dead letter.
+    pub(crate) fn with_everything() -> Self {
+        let mut fixture = Self::empty();
+        fixture.run(enqueue(vec![job("dead")]));
+        let dead = fixture.claim();
+        fixture.run(nack_of(
+            dead.0,
+            Outcome::Failed { failure: Failure::new("Broken", "for good"), permanent: true, retry_after: None },
+        ));
+        fixture.lease_keyed();
+        let mut later = job("later");
+        later.start = Some(When::After(Duration::from_secs(20)));
+        let mut expires = job("expires");
+        expires.start = Some(When::After(Duration::from_secs(3_600)));
+        expires.expiry = Some(When::After(Duration::from_secs(25)));
+        fixture.run(enqueue(vec![job("waits"), later, expires]));
+        fixture.clock.advance(LEASE_IS_OVER);
+        fixture
+    }
+
+    /// So many jobs `failed0`, `failed1`, … could not reach what they call, for the second time, and the breaker is open; `leased`
+    /// is still out.
+    pub(crate) fn of_an_outage(failed: usize) -> Self {
+        let mut fixture = Self::empty();
+        fixture.run(enqueue(vec![job("leased")]));
+        (fixture.lease, fixture.answer) = fixture.claim();
+        let jobs = (0..failed).map(|number| job(&format!("failed{number}")));
+        fixture.run(enqueue(jobs.collect()));
+        for seconds in [0, 1] {
+            let leases: Vec<_> = (0..failed).map(|_| fixture.claim().0).collect();
+            fixture.clock.advance(Duration::from_secs(seconds));
+            for lease in leases {
+                let failure = Failure::new("ConnectionRefused", "");
+                fixture.run(nack_of(lease, Outcome::Failed { failure, permanent: false, retry_after: None }));
+            }
+            if seconds == 0 {
+                fixture.run(enqueue(vec![job("works")]));
+                let acks = vec![ack(fixture.claim().0)];
+                fixture.run(Verb::Settle(Settlements { acks, ..Settlements::default() }));
+                fixture.clock.advance(Duration::from_secs(4));
+            }
+        }
+        fixture
+    }
+
+    fn lease_keyed(&mut self) {
+        let mut keyed = job("leased");
+        keyed.key = Some("k".into());
+        self.run(enqueue(vec![keyed]));
+        (self.lease, self.answer) = self.claim();
+    }
+
+    /// The same store once more.
+    pub(crate) fn copied(&self) -> Self {
+        let clock = clock();
+        clock.advance(LEASE_IS_OVER);
+        let (storage, settings, lease) =
+            (self.storage.copied(clock.clone()), self.settings.clone(), self.lease.clone());
+        Self { storage, clock, settings, lease, answer: self.answer }
     }
 
     pub(crate) fn run(&self, verb: Verb) -> Answer {
@@ -139,9 +169,15 @@ impl Fixture {
         }
     }
 
+    /// Leases that are out.
+    pub(crate) fn leased(&self) -> u64 {
+        let read = [Read::Len(Len::Index(Index::Leased))];
+        complete(self.storage.clone().read(&queue_name(), &read)).unwrap().unwrap()[0].number()
+    }
+
     /// The store as operators see it.
     pub(crate) fn describe(&self) -> String {
-        let mut storage = self.storage.clone();
+        let mut storage = self.copied().storage;
         // A claim that finds its facts old has promoted all the same: what is due is ready to any sweep.
         let promotion = Batch { writes: vec![Write::Promote(100)], ..Batch::default() };
         complete(storage.apply(&queue_name(), &promotion)).expect("the store is well");
@@ -236,7 +272,16 @@ fn purge_or_requeue_all() -> Which {
     Which::Oldest { limit: 10, among: None }
 }
 
-pub(crate) const OTHERS: [Named; 15] = [
+fn purge_of(request: Option<RequestId>) -> Verb {
+    let part = DeadPart::parse("q").unwrap();
+    Verb::Purge(Purge { part, which: purge_or_requeue_all(), dry_run: false, request })
+}
+
+/// In a store in which nothing but the lease of `leased` is due.
+pub(crate) const EXPIRY: Named = ("expiry", SETTLING[SWEEP].1);
+const SWEEP: usize = 5;
+
+pub(crate) const OTHERS: [Named; 17] = [
     ("enqueue", |_| enqueue(vec![job("new")])),
     ("enqueue the same id", |_| enqueue(vec![job("waits")])),
     ("enqueue the same key", |_| {
@@ -249,6 +294,7 @@ pub(crate) const OTHERS: [Named; 15] = [
         enqueue(vec![NewJob { on_conflict, body, ..job("waits") }])
     }),
     ("claim", |_| claim_of("", "")),
+    ("claim of a request", |_| claim_of("w", "r")),
     ("cancel waiting", |_| Verb::Cancel(JobId::parse("waits"), None, String::new())),
     ("cancel scheduled", |_| Verb::Cancel(JobId::parse("later"), None, String::new())),
     ("run now", |_| Verb::RunNow(JobId::parse("later"), None, String::new())),
@@ -274,14 +320,8 @@ pub(crate) const OTHERS: [Named; 15] = [
             request: None,
         })
     }),
-    ("purge", |_| {
-        Verb::Purge(Purge {
-            part: DeadPart::parse("q").unwrap(),
-            which: purge_or_requeue_all(),
-            dry_run: false,
-            request: None,
-        })
-    }),
+    ("purge", |_| purge_of(None)),
+    ("purge of a request", |_| purge_of(Some(RequestId { id: "r".into(), asked: [1; 32] }))),
     ("pause", |_| Verb::Pause(queue_name(), Some(NewPause { duration: None, reason: "why".into() }))),
     ("resume", |_| Verb::Pause(queue_name(), None)),
     ("force the breaker open", |_| {

@@ -10,7 +10,7 @@ use std::{future::poll_fn, ops::Range, task::Poll};
 pub(crate) struct Stepped(pub(crate) MemoryStorage);
 
 /// Ends at the second poll.
-async fn turn() {
+pub(crate) async fn turn() {
     let mut polled = false;
     poll_fn(|_| {
         if polled {

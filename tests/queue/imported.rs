@@ -79,7 +79,7 @@ impl Fixture {
         &mut self, store: &mut S, holds: QueueHolds, jobs: Vec<JobView>,
     ) -> Result<Vec<Imported>, Refusal> {
         let import = Import { queue: queue_name(), holds, jobs };
-        match self.run(store, Verb::Import(import)) {
+        match self.run(store, Verb::Import(Box::new(import))) {
             Answer::Import(taken) => Ok(taken),
             Answer::Refused(refusal) => Err(refusal),
             other => panic!("{other:?}"),

@@ -249,7 +249,7 @@ fn of_a_job_that_is_imported() {
     }
     let jobs = ["failed", "put-back"].map(|id| source.view(id)).into();
     let mut target = jobs_fixture::Fixture::new();
-    target.run(Verb::Import(Import { queue: named("q"), holds: QueueHolds::default(), jobs }));
+    target.run(Verb::Import(Box::new(Import { queue: named("q"), holds: QueueHolds::default(), jobs })));
     for id in ["failed", "put-back"] {
         let id =
             Record::of(&target.store, "q", Table::Id, RecordKey::Text(JobId::parse(id).to_string().into())).bytes();

@@ -218,13 +218,25 @@ async fn a_jump_of_the_clock_of_redis_makes_nothing_due() {
         let before = storage.now();
         let later = before.after(Duration::from_secs(3_600));
         apply(&mut storage, &enqueue(before, later, 2)).await.unwrap();
+        // One that failed is due before the one that was scheduled.
+        let retry_at = before.after(Duration::from_secs(1_800));
+        let retrying = vec![
+            Write::Put(Table::Job, RecordKey::Number(3), Bytes::from_static(b"job")),
+            Write::Insert(Index::Retrying, Entry::waiting(at(retry_at, 3))),
+        ];
+        apply(&mut storage, &Batch { writes: retrying, ..Batch::default() }).await.unwrap();
         clock.set(jump);
         // The first take finds TIME off, and samples it.
         let first = take(&mut storage, 10).await.unwrap().unwrap();
         assert!(first.changed == [WHOLE_QUEUE] && first.jobs.is_empty());
         let second = take(&mut storage, 10).await.unwrap().unwrap();
         assert_eq!(second.jobs.len(), 1, "{second:?}");
-        assert_eq!((second.promoted, second.next_due), (0, Some(later)));
+        assert_eq!((second.promoted, second.next_due), (0, Some(retry_at)));
+        for (index, number) in [(Index::Scheduled, 2), (Index::Retrying, 3)] {
+            let range = Read::Range { index, after: None, up_to: None, limit: 9, reverse: false };
+            let left = storage.read(&emails(), &[range]).await.unwrap().unwrap().remove(0).entries();
+            assert_eq!(left.iter().map(|entry| entry.member.job()).collect::<Vec<_>>(), [Some(number)], "{index:?}");
+        }
         // A server that starts later has the same time.
         let late = open(&server).await;
         for storage in [&storage, &late] {

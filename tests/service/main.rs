@@ -10,6 +10,7 @@ mod bad_operator;
 mod bad_settle;
 mod bad_times;
 mod bodies;
+mod breaker_keys;
 mod breakers;
 mod claiming;
 mod completed;

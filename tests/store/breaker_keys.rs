@@ -268,9 +268,9 @@ store_test! {
             h.set_breaker(&format!("queue:q/{key}"), BreakerOrder::Reset).await.unwrap();
         }
         assert_eq!(h.drain("q").await, ["j", "j2"]);
-        let unknown = h.set_breaker("queue:q/nobody", BreakerOrder::Reset).await;
-        assert_eq!(unknown, Err(Refusal::BreakerNotFound { name: "queue:q/nobody".into() }));
-        assert!(h.breakers("q").await.keys.iter().all(|view| view.breaker.key != "nobody"));
+        let unknown = h.set_breaker("queue:q/unknown", BreakerOrder::Reset).await;
+        assert_eq!(unknown, Err(Refusal::BreakerNotFound { name: "queue:q/unknown".into() }));
+        assert!(h.breakers("q").await.keys.iter().all(|view| view.breaker.key != "unknown"));
     }
 }
 

@@ -24,6 +24,19 @@ store_test! {
 }
 
 store_test! {
+    async fn two_spellings_of_one_json_body_are_one_job(h) {
+        let json = |body| NewJob { content_type: "application/json".into(), ..job("q").key("k").body(body) };
+        let id = h.enqueue(json(r#"{"to":"ada","cc":["b"]}"#)).await;
+        let again = h.try_enqueue(json("{ \"cc\": [\"\\u0062\"],\n \"to\": \"ada\" }")).await.unwrap();
+        assert_eq!((again.outcome, again.id), (EnqueueOutcome::Existing, id));
+        assert_eq!(h.try_enqueue(json(r#"{"to":"ada","cc":["c"]}"#)).await, Err(Refusal::KeyTaken));
+        // A text is what is written.
+        h.enqueue(job("q").key("text").body("[1, 2]")).await;
+        assert_eq!(h.try_enqueue(job("q").key("text").body("[1,2]")).await, Err(Refusal::KeyTaken));
+    }
+}
+
+store_test! {
     async fn the_jobs_of_one_call_meet_what_those_before_them_have_replaced(h) {
         let replaces = |job| NewJob { on_conflict: OnConflict::ReplaceWaiting, ..job };
         h.enqueue(job("q").id("x").key("k")).await;

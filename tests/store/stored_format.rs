@@ -104,6 +104,16 @@ async fn fill<E: Engine>(h: &Harness<E>) {
     for lease in leases {
         h.nack(lease, failed_with(Failure::new("ConnectException", "Connection refused"))).await.unwrap();
     }
+    // Jobs with breaker keys: one that an operator holds, one that a failure has named, one whose job runs.
+    let keyed = |key: &str, id: &str| NewJob { breaker_key: Some(key.into()), ..job("keyed").id(id) };
+    h.enqueue(job("keyed").id("learnt")).await;
+    let lease = h.claim("keyed").await.delivery.lease;
+    let failure = Failure { breaker_key: "api.example.com".into(), ..Failure::new("Timeout", "no answer") };
+    h.nack(lease, failed_with(failure)).await.unwrap();
+    h.enqueue(keyed("runs", "runs")).await;
+    h.claim_many("keyed", 1).await;
+    h.enqueue(keyed("smtp", "held")).await;
+    h.set_breaker("queue:keyed/smtp", BreakerOrder::Force { open: true, reason: "maintenance".into() }).await.unwrap();
     // Waiting ones.
     h.enqueue(job("q").id("retrying").expires(24 * HOUR)).await;
     fail("q", "half way").await;

@@ -8,7 +8,7 @@ use super::policy::{override_out, policy, policy_out};
 use super::same_name::SameName;
 use super::time::{duration_out, timestamp_out};
 use super::{Context, count};
-use crate::domain::{JobId, Limits, QueueName, State};
+use crate::domain::{JobId, Limits, QueueName, Spec, State};
 use crate::grpc::pb;
 use crate::queue::waiting_because;
 use crate::queue::{Cancelled, JobView, NewPause, QueueView};
@@ -57,6 +57,7 @@ pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb:
     }
     let scheduled_at = view.ready_at.filter(|_| matches!(view.state, State::Scheduled | State::Retrying));
     let now = (view.state, view.delivery.as_ref());
+    let spec = Spec { breaker_key: view.learnt_key.or(view.spec.breaker_key), ..view.spec };
     pb::JobInfo {
         state: view.state.out(),
         run_at: scheduled_at.map(timestamp_out),
@@ -70,11 +71,11 @@ pub(crate) fn job_info(context: &Context<'_>, view: JobView, shown: View) -> pb:
         cancel_requested: view.progress.cancel_requested,
         completed_at: view.completed_at.map(timestamp_out),
         result: view.result,
-        retry_policy: view.spec.policy.as_deref().map(override_out),
-        idempotency_key: view.spec.key.clone().unwrap_or_default(),
+        retry_policy: spec.policy.as_deref().map(override_out),
+        idempotency_key: spec.key.clone().unwrap_or_default(),
         job: Some(pb::Job {
             last_failure: view.last_failure.map(brief_failure_out),
-            ..viewed(context.settings, &view.queue, view.spec, view.progress, now, shown)
+            ..viewed(context.settings, &view.queue, spec, view.progress, now, shown)
         }),
     }
 }

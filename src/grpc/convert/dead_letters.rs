@@ -8,7 +8,7 @@ use super::page_token::{self, Kind};
 use super::same_name::SameName;
 use super::time::{duration_out, timestamp_out};
 use super::{Context, count};
-use crate::domain::{Limits, Settings};
+use crate::domain::{Limits, Settings, Spec};
 use crate::grpc::pb;
 use crate::queue::{DeadLetterPage, DeadLetterQuery, DeathContext, JobView, Search};
 
@@ -81,7 +81,8 @@ fn dead_letter(settings: &Settings, job: JobView, view: View) -> pb::DeadLetter 
         letter.overflow = death.overflow;
     }
     let now = (job.state, None);
-    letter.job = Some(viewed(settings, &job.queue, job.spec, job.progress, now, view));
+    let spec = Spec { breaker_key: job.learnt_key.or(job.spec.breaker_key), ..job.spec };
+    letter.job = Some(viewed(settings, &job.queue, spec, job.progress, now, view));
     letter
 }
 

@@ -254,7 +254,7 @@ impl<H: Host> Queues<H> {
 
     /// Adds jobs of another store under their own ids, each by itself; makes their queue if need be.
     pub async fn import(&self, import: Import) -> Result<Vec<Imported>> {
-        answer!(self.call(Verb::Import(import)).await?, Answer::Import)
+        answer!(self.call(Verb::Import(Box::new(import))).await?, Answer::Import)
     }
 
     /// Whether the engine can take writes, and if not, why.

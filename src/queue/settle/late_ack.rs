@@ -3,19 +3,19 @@
 
 use super::AckAnswer;
 use crate::domain::{Attempt, JobEvent, JobEventKind, Next, QueueSettings};
-use crate::queue::answers::{ask, ask_if_there, ask_record, numbered};
+use crate::queue::answers::{ask, ask_if_there, numbered};
 use crate::queue::bulk;
 use crate::queue::context::CallContext;
 use crate::queue::encoding::Unknown;
 use crate::queue::facts::{JobFacts, Rounds, record_fence};
 use crate::queue::find::{self, Located};
-use crate::queue::records::{self, History, Whereabouts, read_if};
+use crate::queue::records::{self, History, Whereabouts};
 use crate::queue::refusal::Refusal;
 use crate::queue::select::{DeadEntry, read_dead};
 use crate::queue::state_changes::{Changes, ID_HELD, Total, attempt_part};
 use crate::queue::{Ack, Acked};
 use crate::store::Result;
-use crate::store::storage::{Applied, Entry, Fence, Index, RecordKey, Storage, Table, flag};
+use crate::store::storage::{Applied, Entry, Fence, Index, Read, RecordKey, Storage, Table, flag};
 
 const GONE: AckAnswer = Ok(Acked { already_gone: true });
 const DONE: AckAnswer = Ok(Acked { already_gone: false });
@@ -53,7 +53,17 @@ async fn try_ack<S: Storage>(
     if history.whereabouts == Whereabouts::Completed {
         return Ok(Some(GONE));
     }
-    let attempt = last_attempt(store, ack, history).await?;
+    if history.progress.recorded == 0 {
+        return Ok(Some(LOST));
+    }
+    let part = RecordKey::Part(number, attempt_part(history.progress.recorded));
+    let reads = [numbered(Table::History, number), Read::Record(Table::Attempt, part)];
+    let mut found = ask(store, queue, &reads).await?;
+    if found.record() != history_record {
+        // The job was delivered again, or acked by the same call said twice.
+        return Ok(None);
+    }
+    let attempt = found.parse(records::read_attempt_whole)?;
     let may_be_acked = |(attempt, _): &(Attempt, _)| !moved && attempt.may_be_acked(lease, &history.progress);
     let Some((attempt, unknown)) = attempt.filter(may_be_acked) else {
         return Ok(Some(LOST));
@@ -123,13 +133,4 @@ fn write_end(
         changes.put(Table::Result, RecordKey::Number(number), records::result(&ack.result));
     }
     cx.due(&ack.lease.queue, now.after(retention));
-}
-
-async fn last_attempt<S: Storage>(store: &mut S, ack: &Ack, history: &History) -> Result<Option<(Attempt, Unknown)>> {
-    if history.progress.recorded == 0 {
-        return Ok(None);
-    }
-    let part = RecordKey::Part(ack.lease.number, attempt_part(history.progress.recorded));
-    let record = ask_record(store, &ack.lease.queue, Table::Attempt, part).await?;
-    read_if(record.as_ref(), records::read_attempt_whole)
 }

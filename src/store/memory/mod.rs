@@ -25,7 +25,7 @@ pub struct MemoryStorage {
     clock: Arc<dyn Clock>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Data {
     queues: BTreeMap<QueueName, QueueData>,
     next_number: u64,
@@ -45,6 +45,17 @@ impl MemoryStorage {
     pub fn restarted(&self, clock: Arc<dyn Clock>) -> Self {
         let time = StoreClock::start(Some(lock(&self.time).kept()), clock.read());
         Self { data: self.data.clone(), time: Arc::new(Mutex::new(time)), clock }
+    }
+
+    /// The same data once more, which goes its own way from then on.
+    pub fn copied(&self, clock: Arc<dyn Clock>) -> Self {
+        let data = lock(&self.data).clone();
+        Self { data: Arc::new(Mutex::new(data)), ..self.restarted(clock) }
+    }
+
+    /// Whether another one holds the same, down to the bytes.
+    pub fn holds_the_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.data, &other.data) || *lock(&self.data) == *lock(&other.data)
     }
 
     /// `change` gets the queue, store time, and how many leases there are of all queues.

@@ -6,7 +6,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::Range;
 
 /// Entries by score, and then by the bytes of their member, as the other engines order them. A member has one score.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct OrderedIndex {
     index: Index,
     order: BTreeSet<(u64, Vec<u8>)>,

@@ -11,7 +11,7 @@ use std::array;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(in crate::store) struct QueueData {
     /// By [`Table`].
     tables: [BTreeMap<RecordKey, Bytes>; Table::ALL.len()],

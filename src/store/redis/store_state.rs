@@ -6,12 +6,12 @@ use super::reply::{Reply, int_of};
 use super::scripts::{CATALOGUE, LOOK};
 use super::{Core, lock};
 use crate::env;
+use crate::store::storage::{self, VERSION};
 use crate::store::{Result, StoreError};
 use redis::ToRedisArgs;
 use std::sync::{Mutex, OnceLock};
 
-const FORMAT: u32 = crate::store::storage::FORMAT as u32;
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+const FORMAT: u32 = storage::FORMAT as u32;
 
 #[derive(Debug, Default)]
 pub(super) struct StoreState {

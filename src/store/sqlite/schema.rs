@@ -3,7 +3,7 @@
 //! Four shapes: rows by number, records by queue and key, entries of indexes, and one row of sums per queue.
 
 use super::Durability;
-use crate::store::storage::Table;
+use crate::store::storage::{self, Table};
 use rusqlite::{Connection, OpenFlags, config::DbConfig, ffi::ErrorCode};
 use std::{path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use std::{path::Path, time::Duration};
 const APPLICATION_ID: i32 = 0x5244_5256;
 /// The layout of the tables below. 1 was the layout before there was a storage contract.
 const LAYOUT: i32 = 4;
-const FORMAT: i64 = crate::store::storage::FORMAT as i64;
+const FORMAT: i64 = storage::FORMAT as i64;
 
 pub(super) const DATABASE: &str = "redrive.db";
 /// The log of a database that is open.
@@ -220,7 +220,7 @@ fn make() -> String {
         "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT}; \
          {TABLES} {} INSERT INTO store VALUES ({FORMAT}, {FORMAT}, '{}'); COMMIT;",
         records.chain(ordered).collect::<String>(),
-        env!("CARGO_PKG_VERSION")
+        storage::VERSION
     )
 }
 

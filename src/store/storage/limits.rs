@@ -1,4 +1,4 @@
-//! What rules let through, and what is measured under them. For engines that look in Rust: `take.lua` does the same.
+//! What rules let through, and what is measured under them. For engines that look in Rust: `take_groups.lua` does the same.
 
 use super::{Entry, Member, Version};
 use crate::domain::{Rate, Timestamp};

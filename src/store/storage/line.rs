@@ -1,4 +1,4 @@
-//! Which jobs a take takes, for engines that look in Rust: `take.lua` does the same.
+//! Which jobs a take takes, for engines that look in Rust: `take_groups.lua` does the same.
 
 use super::limits::{Allowance, Measures};
 use super::{GroupState, Meter, NO_GROUP, Position, Rule, Stop, Take, Version, WHOLE_QUEUE};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 pub(in crate::store) type Head = (u8, Timestamp, u16);
 
 /// The heads of the groups that are not held and have ready jobs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::store) struct Heads {
     by_group: BTreeMap<u16, Head>,
     order: BTreeSet<Head>,
