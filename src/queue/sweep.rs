@@ -285,6 +285,7 @@ impl<S: Storage> Sweeping<'_, '_, S> {
                 let meter = Meter {
                     empty_at: meter.map(|it| it.empty_at).unwrap_or_default(),
                     held_at: meter.map(|it| it.held_at).unwrap_or_default(),
+                    asked_at: meter.map(|it| it.at).unwrap_or_default(),
                     // No take has looked in this step where it is that of another version.
                     most_leased: meter
                         .filter(|meter| meter.random == before.version.random)

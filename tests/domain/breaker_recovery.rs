@@ -272,17 +272,24 @@ fn failures_count_until_the_streak_is_half_as_long_as_would_open_it() {
 #[test]
 fn a_step_without_any_outcome_lets_one_more_out_so_that_leases_of_dead_workers_do_not_stop_it() {
     let mut ramp = Ramp::new();
-    ramp.subject.meter.held_at = at(19.9);
+    ramp.subject.meter.leased = 2;
     (ramp.now, ramp.subject.meter.held_at) = (19.9, at(19.9));
     assert!(!ramp.tick());
     ramp.now = 20.0;
     assert!(ramp.tick());
     assert_eq!(ramp.load(), 3.0);
+    // Slots are free: no lease is in the way.
+    (ramp.now, ramp.subject.meter.held_at) = (35.0, at(35.0));
+    assert!(!ramp.tick());
+    ramp.subject.meter.leased = 3;
+    assert!(ramp.tick());
+    assert_eq!(ramp.load(), 4.0);
+    ramp.subject.meter.leased = 4;
     // Handlers that take longer than that are waited for.
     ramp.subject.stats.took_ms = 30_000.0;
-    (ramp.now, ramp.subject.meter.held_at) = (79.0, at(79.0));
+    (ramp.now, ramp.subject.meter.held_at) = (94.0, at(94.0));
     assert!(!ramp.tick());
-    (ramp.now, ramp.subject.meter.held_at) = (80.0, at(80.0));
+    (ramp.now, ramp.subject.meter.held_at) = (95.0, at(95.0));
     assert!(ramp.tick());
 }
 
@@ -301,6 +308,23 @@ fn it_closes_once_nothing_has_waited_for_the_ramp_for_ten_seconds() {
     assert!(ramp.tick());
     assert_eq!(ramp.subject.state(at(ramp.now)), BreakerState::Closed);
     assert_eq!(ramp.subject.breaker.log.last().unwrap().to, BreakerState::Closed);
+}
+
+#[test]
+fn it_does_not_close_while_jobs_wait_and_no_worker_asks_for_them() {
+    let mut ramp = Ramp::new();
+    ramp.step(20, 100, 0);
+    let meter = &mut ramp.subject.meter;
+    (meter.ready, meter.asked_at) = (500, at(ramp.now));
+    // A deploy.
+    ramp.now += 3_600.0;
+    ramp.tick();
+    assert_eq!(ramp.subject.state(at(ramp.now)), BreakerState::Recovering);
+    assert_eq!(ramp.load(), 2.0, "it begins anew");
+    // Its workers are fewer than the load, and have been for ten seconds.
+    ramp.subject.meter.asked_at = at(ramp.now);
+    assert!(ramp.tick());
+    assert_eq!(ramp.subject.state(at(ramp.now)), BreakerState::Closed);
 }
 
 #[test]

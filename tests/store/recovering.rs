@@ -148,6 +148,24 @@ store_test! {
 }
 
 store_test! {
+    async fn it_is_not_closed_while_jobs_wait_that_no_worker_asks_for(h) {
+        h.recovering(200).await;
+        while h.recovery().await.load < 3.0 {
+            h.work_for(seconds(3)).await;
+            h.sweep().await;
+        }
+        // A deploy of a minute.
+        for _ in 0..60 {
+            h.advance(SECOND);
+            h.sweep().await;
+        }
+        assert_eq!(h.breaker_state().await, BreakerState::Recovering);
+        assert_eq!(h.recovery().await.load, 1.0, "it begins anew");
+        assert_eq!(h.claim_many("q", 100).await.len(), 1, "the backlog does not come at once");
+    }
+}
+
+store_test! {
     async fn a_streak_of_failures_opens_it_again(h) {
         h.recovering(20).await;
         for number in 1..=5 {

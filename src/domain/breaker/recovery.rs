@@ -24,7 +24,8 @@ const MUCH_SLOWER: f64 = 1.6;
 const SHRINK: f64 = 0.8;
 /// Below this share of the load in flight, the workers' slots are the limit, and more load means nothing.
 const USED: f64 = 0.7;
-/// After a fall load stays below this share of the last good load, but not below so many times the usual one.
+/// After a fall load stays below this share of the last good load, but not below so many times the usual one. Of 10,000 random
+/// downstreams 56 are knocked over more than twice in one recovery, 341 drain late and 15 not at all; with 0.7 40, 438 and 29.
 const CEILING: f64 = 0.8;
 const CEILING_OF_USUAL: f64 = 1.25;
 /// Of the load before a hold, so much is kept over it: what asked for the hold bore almost all of it.
@@ -33,6 +34,10 @@ const KEPT_OVER_A_HOLD: f64 = 0.7;
 const CEILING_LASTS: Duration = Duration::from_secs(60);
 /// And so long after it fell above the last ceiling; not for ever, since by then the queue may get more jobs than were usual.
 const LAST_CEILING_LASTS: Duration = Duration::from_secs(300);
+/// More failures than so many standard deviations above the share so far, and so many besides, are not chance. With one besides,
+/// 51 of these 10,000 are knocked over more than twice, 396 drain late and 21 not at all: small steps are worse by chance.
+const DEVIATIONS: f64 = 2.0;
+const BESIDES: f64 = 2.0;
 /// A load that passed the last ceiling by this much and fell again.
 const ABOVE: f64 = 1.05;
 /// Nothing has waited for the ramp for so long: it is over.
@@ -69,6 +74,8 @@ pub struct Meter {
     pub empty_at: Timestamp,
     /// When jobs that had waited were held back.
     pub held_at: Timestamp,
+    /// When a worker last asked for jobs.
+    pub asked_at: Timestamp,
     /// At once.
     pub most_leased: u64,
     /// Jobs that are ready, and leased, now.
@@ -140,8 +147,11 @@ impl Recovery {
         self.bound_at.max(meter.held_at).max(now_or_never)
     }
 
+    /// While jobs wait and no worker asks for any, nothing says that they would not have to wait for it: workers that come back
+    /// from a deploy would get the backlog at once.
     pub(super) fn is_over(&self, meter: &Meter, now: Timestamp) -> bool {
-        now.since(self.last_bound(meter, now)) > OVER_AFTER
+        let known_until = if meter.ready == 0 { now } else { meter.asked_at };
+        known_until.since(self.last_bound(meter, now)) > OVER_AFTER
     }
 
     /// When to look at it again, if no outcome asks for it before.
@@ -167,15 +177,24 @@ impl Recovery {
     pub(super) fn end_step(
         &mut self, stats: &mut OutcomeStats, meter: &Meter, settings: &BreakerSettings, now: Timestamp,
     ) -> bool {
+        let away = meter.ready > 0 && meter.leased == 0 && now.since(meter.asked_at) > STEP;
+        if away && self.load > self.start_load {
+            // Workers that come back find a downstream that has rested: what it bore at the end was because it had slowed.
+            (self.load, self.previous_load) = (self.start_load, self.start_load);
+            self.step_started = now;
+            stats.step = Step::default();
+            return true;
+        }
         let step = stats.step;
         let outcomes = (step.ok + step.failed) as f64;
-        let stuck = outcomes == 0.0 && now.since(self.step_started) >= Self::stuck_after(stats, settings);
+        let full = meter.leased >= self.leased();
+        let stuck = full && outcomes == 0.0 && now.since(self.step_started) >= Self::stuck_after(stats, settings);
         if !stuck && !self.step_is_over(&step, &stats.usual, now) {
             return false;
         }
         let usual_load = stats.usual.load.unwrap_or_default();
         let expected = outcomes * self.share;
-        let chance = 2.0 * (expected * (1.0 - self.share)).max(0.0).sqrt() + 2.0;
+        let chance = DEVIATIONS * (expected * (1.0 - self.share)).max(0.0).sqrt() + BESIDES;
         let worse = step.failed as f64 > expected + chance;
         let slower = match stats.usual.ln_took {
             Some(usual) if step.ok > 0 => (step.ln_took / step.ok as f64 - usual).exp(),
@@ -186,7 +205,7 @@ impl Recovery {
         let waited = bound_at > self.step_started && meter.empty_at < self.step_started;
         let used = self.load < 2.0 || meter.most_leased as f64 >= USED * self.load;
         if stuck {
-            // Leases of workers that died may take all slots.
+            // Leases of workers that died take all slots.
             self.load += 1.0;
         } else if worse && self.load > self.start_load {
             self.load = self.load.min(self.previous_load).max(self.start_load);

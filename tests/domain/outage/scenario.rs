@@ -29,6 +29,8 @@ pub(super) struct Scenario {
     pub(super) stale_ms: u64,
     pub(super) settings: QueueSettings,
     pub(super) policy: Option<PolicyOverride>,
+    /// From then to then no worker asks for jobs: a deploy.
+    pub(super) away: Option<(f64, f64)>,
     /// Seconds.
     pub(super) end: f64,
     /// So many seconds after it has drained.
@@ -49,6 +51,7 @@ impl Default for Scenario {
             stale_ms: 0,
             settings: QueueSettings::default(),
             policy: None,
+            away: None,
             end: 330.0,
             end_after_drained: f64::MAX,
             seed: 1,

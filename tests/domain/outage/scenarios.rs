@@ -182,6 +182,19 @@ fn handlers_of_half_a_minute_do_not_come_all_at_once() {
     }
 }
 
+/// A deploy a few seconds after the outage: half a minute without workers, while jobs wait.
+#[test]
+fn workers_that_are_away_while_it_recovers_do_not_get_the_backlog_at_once() {
+    for seed in SEEDS {
+        let downstream = down(120.0, seed);
+        let back = downstream.down[0].1;
+        let away = Some((back + 14.0, back + 44.0));
+        let results = run(seed, Scenario { jobs: 12_000, away, end: 400.0, ..Scenario::of(downstream) });
+        assert_eq!((results.done, results.dead, results.counted, results.falls), (12_000, 0, 0, 0));
+        assert!(results.peak <= 300, "{} calls in a second", results.peak);
+    }
+}
+
 /// A deploy during the outage: from then on two of five calls fail, for hours.
 #[test]
 fn a_downstream_that_comes_back_worse_than_it_was_does_not_starve_its_queue() {

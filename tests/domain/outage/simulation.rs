@@ -225,6 +225,11 @@ impl Simulation {
     // ---- hand out ----
 
     fn hand_out(&mut self, now: u64) {
+        if let Some((from, to)) = self.scenario.away
+            && (from..to).contains(&seconds(now))
+        {
+            return self.wake((to * SECOND as f64) as u64);
+        }
         while self.free > 0 && self.groups.iter().any(|group| !group.ready.is_empty()) {
             if !self.may_by_limits(now) {
                 break;
@@ -284,6 +289,7 @@ impl Simulation {
             return Some((group.ready[index], index, true));
         }
         let Some(Rate { per_second, burst }) = allowed.ramp else { return Some((first, 0, false)) };
+        group.meter.asked_at = ms(now);
         group.tokens = (group.tokens + (now - group.tokens_at) as f64 * per_second / 1e6).min(burst);
         group.tokens_at = now;
         let has_slot = allowed.leased.is_none_or(|most| group.leased < most);
