@@ -121,6 +121,7 @@ fn bounds(reader: &TomlReader<'_>) -> Bounds {
         waits: count("waits", built_in.waits, 1..=10_000_000),
         calls: count("calls", built_in.calls, 2..=10_000_000),
         header_bytes: count("header_bytes", built_in.header_bytes, 1_024..=1 << 20),
+        request_bytes: count("request_bytes", built_in.request_bytes, 64 << 10..=64 << 20),
         message_bytes: count("message_bytes", built_in.message_bytes, MESSAGE_BYTES_LEAST..=1 << 40),
         message_bytes_per_connection: count(
             "message_bytes_per_connection",

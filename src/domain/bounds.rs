@@ -33,6 +33,8 @@ bounds! {
     calls: usize = 50_000;
     /// All headers of a call.
     header_bytes: usize = 16 << 10;
+    /// One request. Those that bring neither jobs nor settlements have at most 64 KiB.
+    request_bytes: usize = 6 << 20;
     /// Messages on their way, of all connections: requests not yet complete and replies not yet read.
     message_bytes: usize = 96 << 20;
     /// The same of one connection; also at most an eighth of what is left for all.

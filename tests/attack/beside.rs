@@ -15,8 +15,17 @@ pub(crate) struct Beside {
 
 /// The server's memory, in MB.
 pub(crate) fn memory(server: &Server) -> u64 {
+    of_status(server, "VmRSS")
+}
+
+/// The most that it had so far.
+pub(crate) fn peak_memory(server: &Server) -> u64 {
+    of_status(server, "VmHWM")
+}
+
+fn of_status(server: &Server, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 

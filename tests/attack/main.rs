@@ -8,7 +8,9 @@
 
 mod age;
 mod beside;
+mod by_hand;
 mod connections;
+mod decoding;
 mod frames;
 mod queues;
 mod raw;

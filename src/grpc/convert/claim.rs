@@ -32,13 +32,10 @@ pub(crate) fn claim(
     if request.worker_id.is_empty() && !request.request_id.is_empty() {
         check.refuse("worker_id", "is needed with a request_id, which is remembered for each worker by itself");
     }
-    let (settle, refused) =
-        settlements(limits, request.settle.unwrap_or_default(), true).unwrap_or_else(|Invalid(found)| {
-            for violation in found {
-                check.refuse(violation.field, violation.message);
-            }
-            Default::default()
-        });
+    let (settle, refused) = settlements(limits, request.settle.unwrap_or_default(), true).unwrap_or_else(|invalid| {
+        check.invalid.include(invalid);
+        Default::default()
+    });
     let max_bytes = bounded(request.max_bytes, limits.reply_bytes, limits.reply_bytes);
     let claim = order.map(|order| ClaimRequest {
         queues,

@@ -62,6 +62,12 @@ pub(crate) fn work_message(limits: &Limits, request: pb::WorkRequest) -> Result<
     if request.hello.is_some() {
         check.refuse("hello", "belongs into the first message only; open another stream");
     }
+    let most = limits.batch_items;
+    if request.started.len() > most {
+        let count = request.started.len();
+        check.refuse("started", format!("a message takes at most {most}, not {count}; send several messages"));
+        return check.done(None);
+    }
     let mut started = Vec::with_capacity(request.started.len());
     for (at, token) in request.started.iter().enumerate() {
         started.extend(check.lease(format_args!("started[{at}]"), token));

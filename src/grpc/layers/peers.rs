@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// HTTP/2's codes for the end of a connection.
 const NO_ERROR: u32 = 0;
@@ -24,6 +24,8 @@ const AGES: u64 = 4;
 /// More than `AGES`, so that an age is not taken for the one before it.
 const BUCKETS: usize = 8;
 
+const DECODED_AT_ONCE: usize = 4;
+
 #[derive(Debug)]
 pub(in crate::grpc) struct Peers {
     pub(super) bounds: Bounds,
@@ -32,6 +34,8 @@ pub(in crate::grpc) struct Peers {
     ticks: AtomicU64,
     calls: AtomicUsize,
     waits: AtomicUsize,
+    /// Long requests that are decoded at the same time.
+    pub(super) large: Arc<Semaphore>,
     live: Mutex<Live>,
     /// When each limit was last logged.
     logged: Mutex<HashMap<&'static str, u64>>,
@@ -66,7 +70,8 @@ impl Peers {
         let budget = MessageBudget::new(&bounds);
         let (live, logged) = Default::default();
         let (ticks, calls, waits) = Default::default();
-        Arc::new(Self { bounds, budget, ticks, calls, waits, live, logged })
+        let large = Arc::new(Semaphore::new(DECODED_AT_ONCE));
+        Arc::new(Self { bounds, budget, ticks, calls, waits, large, live, logged })
     }
 
     pub(super) fn tick(&self) -> u64 {
