@@ -11,6 +11,7 @@ mod beside;
 mod by_hand;
 mod connections;
 mod decoding;
+mod foreign;
 mod frames;
 mod queues;
 mod raw;

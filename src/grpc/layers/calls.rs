@@ -1,16 +1,16 @@
 //! One call, from its headers to its last byte: how many are open at once, how long they may take, and which may be refused.
 
-use super::peers::Peer;
+use super::peers::{OpenCall, OpenWait, Peer};
 use super::request::Request;
 use super::{error_reason, reply, trace, undelivered};
 use crate::domain::Bounds;
-use crate::grpc::{convert, status};
+use crate::grpc::{FILE_DESCRIPTOR_SET, convert, status};
 use crate::service::Held;
 use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tonic::body::Body;
 use tonic::codegen::{Service as _, http};
@@ -26,6 +26,9 @@ const FOREIGN_REQUEST: usize = 4 << 10;
 
 /// How the paths of our own services begin.
 const OURS: &str = "/redrive.";
+const REFLECTION: &str = "/grpc.reflection.";
+/// Of reflection: one answer is written, one waits for that, and one is made. None is longer than all files.
+const REFLECTED_BYTES: usize = 3 * FILE_DESCRIPTOR_SET.len();
 
 /// What may be refused, and when.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub(super) enum Kind {
     /// Settles, and looks after its reply itself.
     Claims,
     Streams,
+    /// A stream of a service that is not ours, which minds no bounds itself.
+    Foreign,
     /// Changes nothing: its reply may be refused when it is made.
     Reads,
     /// Anything else must be refused before it is carried out.
@@ -49,12 +54,16 @@ impl Kind {
             "Work" => Self::Streams,
             name if !path.starts_with(OURS) => match name {
                 "Check" => Self::Reads,
-                _ => Self::Streams,
+                _ => Self::Foreign,
             },
             "BreakerStatus" | "ExplainPolicy" => Self::Reads,
             name if name.starts_with("Get") || name.starts_with("List") => Self::Reads,
             _ => Self::Changes,
         }
+    }
+
+    pub(super) fn streams(self) -> bool {
+        matches!(self, Self::Streams | Self::Foreign)
     }
 
     pub(super) fn settles(self) -> bool {
@@ -92,6 +101,35 @@ pub(super) struct Calls {
     pub(super) longest: Duration,
 }
 
+/// What a call has of the server until it ends.
+pub(super) struct Open {
+    _call: OpenCall,
+    _wait: Option<OpenWait>,
+    _held: Option<Held>,
+    /// Why the request of a foreign stream was not read to its end: its service would end without a word.
+    pub(super) refusal: Arc<OnceLock<Status>>,
+}
+
+impl Calls {
+    /// Unless a bound is reached.
+    fn begin(&self, kind: Kind, path: &str) -> Result<Open, String> {
+        let peer = &self.peer;
+        let call = peer.begin_call(kind)?;
+        let bytes = match kind {
+            Kind::Reads | Kind::Changes => OVERHEAD_BYTES,
+            Kind::Foreign if path.starts_with(REFLECTION) => REFLECTED_BYTES,
+            _ => 0,
+        };
+        if bytes > peer.budget.room() {
+            return Err(peer.too_many_bytes());
+        }
+        let foreign = kind == Kind::Foreign;
+        let wait = if foreign { Some(peer.begin_wait()?) } else { None };
+        let held = foreign.then(|| peer.budget.hold(bytes));
+        Ok(Open { _call: call, _wait: wait, _held: held, refusal: Arc::default() })
+    }
+}
+
 impl hyper::service::Service<http::Request<Incoming>> for Calls {
     type Response = http::Response<Body>;
     type Error = Infallible;
@@ -101,18 +139,15 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
         let span = trace::span(request.uri().path());
         let (kind, peer) = (Kind::of(request.uri().path()), self.peer.clone());
         let most = request_bytes(request.uri().path(), &peer.peers.bounds);
-        let begun = peer.begin_call(kind.settles()).and_then(|open| match kind {
-            Kind::Reads | Kind::Changes if peer.budget.room() < OVERHEAD_BYTES => Err(peer.too_many_bytes()),
-            _ => Ok(open),
-        });
-        let open = match begun {
+        let open = match self.begin(kind, request.uri().path()) {
             Ok(open) => open,
             Err(why) => return Box::pin(std::future::ready(Ok(status::overloaded(&why).into_http()))),
         };
         let asked = convert::grpc_timeout(request.headers());
         let longest = asked.map_or(self.longest, |asked| asked.min(self.longest));
         request.extensions_mut().insert(peer.clone());
-        let request = request.map(|body| Body::new(Request::new(body, peer.clone(), kind, most)));
+        let refusal = open.refusal.clone();
+        let request = request.map(|body| Body::new(Request::new(body, peer.clone(), kind, most, refusal)));
         let answered = self.routes.clone().call(request);
         let call = async move {
             let response = match tokio::time::timeout(longest, answered).await {

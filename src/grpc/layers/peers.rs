@@ -1,6 +1,7 @@
 //! All connections, and what each of them takes: connections in all and per peer, calls, waits, replies that are not read. What
 //! a bound refuses is said to the client, and logged once a minute with the peers that hold most.
 
+use super::calls::Kind;
 use crate::domain::{Bounds, duration::human};
 use crate::service::{ConnectionBudget, MessageBudget};
 use std::collections::{BTreeMap, HashMap};
@@ -187,6 +188,8 @@ pub(in crate::grpc) struct Peer {
     pub(super) address: IpAddr,
     pub(in crate::grpc) budget: Arc<ConnectionBudget>,
     calls: AtomicUsize,
+    /// Those that are not of foreign streams.
+    busy: AtomicUsize,
     waits: AtomicUsize,
     /// The tick at which its last call ended.
     idle_since: AtomicU64,
@@ -209,6 +212,7 @@ impl Peer {
             address,
             budget,
             calls: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
             idle_since: AtomicU64::new(tick),
             headers_since: AtomicU64::new(0),
@@ -220,7 +224,7 @@ impl Peer {
     }
 
     fn is_idle(&self) -> bool {
-        self.calls.load(Ordering::Relaxed) == 0
+        self.busy.load(Ordering::Relaxed) == 0
     }
 
     /// Ends the connection as soon as its task runs.
@@ -296,13 +300,15 @@ impl Peer {
         self.end(Ending::abuse(format!("more than {most} frames in a second that carry nothing")));
     }
 
-    /// A call, unless there are too many. `settles`: those that end leases keep a reserve.
-    pub(super) fn begin_call(self: &Arc<Self>, settles: bool) -> Result<OpenCall, String> {
+    /// A call, unless there are too many. Those that end leases keep a reserve.
+    pub(super) fn begin_call(self: &Arc<Self>, kind: Kind) -> Result<OpenCall, String> {
         let calls = self.peers.calls.fetch_add(1, Ordering::Relaxed);
+        let busy = kind != Kind::Foreign;
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let open = OpenCall(self.clone());
+        self.busy.fetch_add(usize::from(busy), Ordering::Relaxed);
+        let open = OpenCall { peer: self.clone(), busy };
         let most = self.peers.bounds.calls;
-        if calls >= if settles { most + most / 2 } else { most } {
+        if calls >= if kind.settles() { most + most / 2 } else { most } {
             drop(open);
             self.peers.reached("calls", most);
             return Err(format!("{most} calls are open, the most that this server takes"));
@@ -363,13 +369,17 @@ impl Drop for Unread {
 }
 
 #[derive(Debug)]
-pub(super) struct OpenCall(Arc<Peer>);
+pub(super) struct OpenCall {
+    peer: Arc<Peer>,
+    busy: bool,
+}
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        let Self(peer) = self;
+        let Self { peer, busy } = self;
         peer.peers.calls.fetch_sub(1, Ordering::Relaxed);
-        if peer.calls.fetch_sub(1, Ordering::Relaxed) == 1 {
+        peer.calls.fetch_sub(1, Ordering::Relaxed);
+        if *busy && peer.busy.fetch_sub(1, Ordering::Relaxed) == 1 {
             peer.idle_since.store(peer.peers.tick(), Ordering::Relaxed);
         }
     }

@@ -1,7 +1,7 @@
 //! A reply on its way out: what its messages take of memory until the transport is done with them.
 
-use super::calls::{HeldForResponse, Kind, OVERHEAD_BYTES};
-use super::peers::{OpenCall, Peer, Unread};
+use super::calls::{HeldForResponse, Kind, OVERHEAD_BYTES, Open};
+use super::peers::{Peer, Unread};
 use crate::grpc::status;
 use crate::service::Held;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use tonic::codegen::{Body as HttpBody, http};
 
 /// Counts what a reply takes until the transport is done with it.
 pub(super) fn count(
-    mut response: http::Response<Body>, peer: &Arc<Peer>, kind: Kind, open: OpenCall,
+    mut response: http::Response<Body>, peer: &Arc<Peer>, kind: Kind, open: Open,
 ) -> http::Response<Body> {
     // A refusal is nothing but headers, and must stay so: gRPC reads a status there only where the stream ends with them.
     if response.body().is_end_stream() {
@@ -37,7 +37,7 @@ pub(super) fn count(
     {
         return status::overloaded(&peer.too_many_bytes()).into_http();
     }
-    let mut reply = Reply { body, first: None, held, peer: peer.clone(), _open: open };
+    let mut reply = Reply { body, first: None, held, peer: peer.clone(), open };
     reply.first = first.map(|first| first.map(|frame| frame.map(|frame| reply.counted(frame))));
     http::Response::from_parts(parts, Body::new(reply))
 }
@@ -49,7 +49,7 @@ struct Reply {
     first: Option<Option<Result<Frame<Bytes>, Status>>>,
     held: Option<HeldForResponse>,
     peer: Arc<Peer>,
-    _open: OpenCall,
+    open: Open,
 }
 
 /// Data, and what it takes until the transport lets go of it.
@@ -67,6 +67,9 @@ impl AsRef<[u8]> for CountedData {
 
 impl Reply {
     fn counted(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        if let (Some(refusal), true) = (self.open.refusal.get(), frame.is_trailers()) {
+            return Frame::trailers(refusal.clone().into_http::<Body>().into_parts().0.headers);
+        }
         let peer = &self.peer;
         frame.map_data(|data| {
             let claimed = self.held.take();

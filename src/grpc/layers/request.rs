@@ -10,7 +10,7 @@ use http_body::Frame;
 use hyper::body::Incoming;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
@@ -30,9 +30,13 @@ pub(super) struct Request {
     most: usize,
     message: Message,
     held: Option<Held>,
+    /// A message has come.
+    has_said: bool,
     /// The end of the message, kept back until the request has ended: what was decoded while the request goes on would wait for
     /// it, and can take many times as much.
     last: Option<Bytes>,
+    /// Told to the reply, too.
+    refusal: Arc<OnceLock<Status>>,
     ended: bool,
     turn: Option<Turn>,
     _decoding: Option<OwnedSemaphorePermit>,
@@ -76,10 +80,12 @@ impl Message {
 }
 
 impl Request {
-    pub(super) fn new(body: Incoming, peer: Arc<Peer>, kind: Kind, most: usize) -> Self {
-        let (message, ended) = Default::default();
+    pub(super) fn new(
+        body: Incoming, peer: Arc<Peer>, kind: Kind, most: usize, refusal: Arc<OnceLock<Status>>,
+    ) -> Self {
+        let (message, has_said, ended) = Default::default();
         let (held, last, turn, within) = Default::default();
-        Self { body, peer, kind, most, message, held, last, ended, turn, _decoding: None, within }
+        Self { body, peer, kind, most, message, held, has_said, last, refusal, ended, turn, _decoding: None, within }
     }
 
     fn came(&mut self, data: &[u8]) -> Result<(), Status> {
@@ -87,7 +93,7 @@ impl Request {
         let mut rest = data;
         while !rest.is_empty() {
             if self.message.is_complete() {
-                if self.kind != Kind::Streams {
+                if !self.kind.streams() {
                     return Err(status::unreadable("it goes on after its message"));
                 }
                 self.message = Message::default();
@@ -97,8 +103,8 @@ impl Request {
             })?;
         }
         // Of a stream only the message that is not complete is held: the others have been read.
-        if self.kind == Kind::Streams && self.message.is_complete() {
-            self.held = None;
+        if self.kind.streams() && self.message.is_complete() {
+            (self.held, self.has_said) = (None, true);
         }
         Ok(())
     }
@@ -115,6 +121,26 @@ impl Request {
         Ok(())
     }
 
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        while !self.ended {
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Trailers of a request say nothing.
+                    let Ok(data) = frame.into_data() else { continue };
+                    self.came(&data)?;
+                    if self.kind.streams() || !self.message.is_complete() {
+                        return Poll::Ready(Some(Ok(data)));
+                    }
+                    self.last.get_or_insert(data);
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Status::from_error(error.into())))),
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => return self.poll_time(cx).map(|late| Some(Err(late))),
+            }
+        }
+        self.poll_last(cx).map(|last| last.map(Ok))
+    }
+
     /// What was kept back; a long message once it may be decoded.
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.message.length > LARGE && self.last.is_some() && self._decoding.is_none() {
@@ -129,8 +155,8 @@ impl Request {
     }
 
     fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        // A stream has its own time for its first message.
-        if self.kind == Kind::Streams {
+        // Work has its own time for its first message; after it a stream may be quiet.
+        if self.kind == Kind::Streams || self.kind == Kind::Foreign && self.has_said {
             return Poll::Pending;
         }
         let timeout = self.peer.peers.bounds.request_timeout;
@@ -144,23 +170,13 @@ impl HttpBody for Request {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        while !self.ended {
-            match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    // Trailers of a request say nothing.
-                    let Ok(data) = frame.into_data() else { continue };
-                    self.came(&data)?;
-                    if self.kind == Kind::Streams || !self.message.is_complete() {
-                        return Poll::Ready(Some(Ok(Frame::data(data))));
-                    }
-                    self.last.get_or_insert(data);
-                }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Status::from_error(error.into())))),
-                Poll::Ready(None) => self.ended = true,
-                Poll::Pending => return self.poll_time(cx).map(|late| Some(Err(late))),
-            }
+        let data = ready!(self.poll_data(cx));
+        if let Some(Err(refusal)) = &data
+            && self.kind == Kind::Foreign
+        {
+            let _ = self.refusal.set(refusal.clone());
         }
-        self.poll_last(cx).map(|last| last.map(|data| Ok(Frame::data(data))))
+        Poll::Ready(data.map(|data| data.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
