@@ -1,7 +1,7 @@
 //! QueueService: decode, ask the service, encode.
 
 use super::layers::calls::HeldForResponse;
-use super::layers::{peers::Peer, record, undelivered::HandoverInResponse};
+use super::layers::{peer::Peer, record, undelivered::HandoverInResponse};
 use super::pb;
 use super::pb::queue_service_server::QueueService;
 use super::{convert, status, work_stream};
@@ -54,7 +54,7 @@ impl<H: Host> QueueService for QueueApi<H> {
         let budget = peer.budget.clone();
         let (mut claim, bad) = convert::claim(self.service.limits(), patience, budget, request.into_inner())?;
         let mut refused = None;
-        let _wait = match (!claim.wait.is_zero()).then(|| peer.begin_wait()).transpose() {
+        let _wait = match (!claim.wait.is_zero()).then(|| peer.begin_wait(claim.queues.len())).transpose() {
             Ok(wait) => wait,
             // What it settles is settled all the same.
             Err(why) => {

@@ -1,6 +1,6 @@
 //! Work: between a worker's stream and the service.
 
-use super::layers::peers::{OpenWait, Peer};
+use super::layers::peer::{OpenWait, Peer};
 use super::{convert, pb, status};
 use crate::domain::duration::human;
 use crate::queue::Host;
@@ -17,7 +17,7 @@ type Outbox = mpsc::Sender<Result<WorkReply<convert::SettleTag>, Status>>;
 pub(super) async fn open<H: Host>(
     service: &Arc<Service<H>>, peer: Arc<Peer>, inbound: Streaming<pb::WorkRequest>,
 ) -> Result<Response<WorkStream>, Status> {
-    let place = peer.begin_wait().map_err(|why| status::overloaded(&why))?;
+    let place = peer.begin_wait(0).map_err(|why| status::overloaded(&why))?;
     // One message waits while the one before is being sent: a worker that does not read stops its own stream.
     let (outbox, replies) = mpsc::channel(1);
     tokio::spawn(run(service.clone(), peer, inbound, outbox, place));
@@ -30,7 +30,7 @@ pub(super) async fn open<H: Host>(
 
 async fn run<H: Host>(
     service: Arc<Service<H>>, peer: Arc<Peer>, mut inbound: Streaming<pb::WorkRequest>, outbox: Outbox,
-    _place: OpenWait,
+    mut place: OpenWait,
 ) {
     let within = peer.request_timeout();
     let first = tokio::select! {
@@ -42,7 +42,11 @@ async fn run<H: Host>(
         Ok(None) => return,
         Ok(Some(first)) => {
             let (budget, retiring) = (peer.budget.clone(), peer.retiring());
-            convert::work_hello(service.limits(), budget, retiring, first).map_err(Into::into)
+            let begun = convert::work_hello(service.limits(), budget, retiring, first);
+            begun.map_err(Status::from).and_then(|(hello, message)| {
+                place.for_queues(hello.queues.len()).map_err(|why| status::overloaded(&why))?;
+                Ok((hello, message))
+            })
         }
         Err(error) => match refusal(error) {
             Some(refusal) => Err(refusal),

@@ -15,7 +15,7 @@ mod work;
 pub use claim::{ClaimReply, ClaimRequest, Order};
 pub use explain::{ExplainRequest, Explained, ExplainedDelay};
 pub use log::EventLog;
-pub use message_budget::{ConnectionBudget, Held, MessageBudget};
+pub use message_budget::{AddressBudget, ConnectionBudget, Held, MessageBudget};
 pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
 pub use unclaimed::{Unclaimed, UnclaimedQueues};

@@ -2,11 +2,13 @@
 
 use crate::beside::peak_memory;
 use crate::by_hand::{ByHand, framed};
-use crate::server::{Launch, config_file, scratch};
+use crate::server::{LONG, Launch, config_file, scratch};
+use bytes::Bytes;
 use prost::Message;
 use prost_types::{ListValue, Value, value::Kind};
 use redrive::grpc::pb::{
-    AckRequest, ClaimRequest, EnqueueRequest, SettleRequest, WorkHello, WorkRequest, enqueue_request::Body,
+    AckRequest, ClaimRequest, EnqueueRequest, GetServerInfoRequest, SettleRequest, WorkHello, WorkRequest,
+    enqueue_request::Body,
 };
 
 const MIB: usize = 1 << 20;
@@ -54,6 +56,37 @@ async fn a_request_of_many_small_parts_is_refused_before_it_takes_memory() {
         let more = peak_memory(&server) - before;
         assert!(more <= MORE_MAX, "{method} took {more} MB");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_takes_its_length_from_the_first_byte_on() {
+    let data = scratch();
+    let server = Launch::on(data.path()).start();
+    let before = peak_memory(&server);
+    let begun: Bytes = [&[0][..], &(5_u32 << 20).to_be_bytes(), &[1]].concat().into();
+    let mut calls = Vec::new();
+    let producer = ByHand::connect(&server).await;
+    for _ in 0..200 {
+        calls.push(producer.begin("QueueService/Enqueue", begun.clone()).await);
+    }
+    server.log_line("\"limit\":\"message_bytes\"");
+    // What settles is not refused, but ends its connection in the end.
+    let mut settles = Vec::new();
+    for _ in 0..10 {
+        let worker = ByHand::connect(&server).await;
+        for _ in 0..20 {
+            settles.push(worker.begin("QueueService/Settle", begun.clone()).await);
+        }
+    }
+    for (response, _out) in settles {
+        response.await.unwrap_err();
+    }
+    server.log_line("message_bytes_per_connection");
+    // Others are served as soon as the last of it is gone.
+    let served = async { while server.admin().await.get_server_info(GetServerInfoRequest {}).await.is_err() {} };
+    tokio::time::timeout(LONG, served).await.unwrap();
+    let more = peak_memory(&server) - before;
+    assert!(more <= MORE_MAX, "it took {more} MB");
 }
 
 #[tokio::test(flavor = "multi_thread")]

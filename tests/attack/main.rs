@@ -6,6 +6,7 @@
 // Elapsed time is what some of these tests are about; and their helpers fail the way tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::large_futures)]
 
+mod addresses;
 mod age;
 mod beside;
 mod by_hand;

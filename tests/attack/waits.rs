@@ -34,7 +34,7 @@ async fn open_waits(server: &Server, raw: &Raw, count: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_beyond_the_waits_of_all_is_refused_and_has_settled() {
     let data = scratch();
-    let config = config_file(data.path(), "[limits]\nwaits = 3\n");
+    let config = config_file(data.path(), "[limits]\nwaits = 3\nwaits_per_peer = 3\n");
     let server = Launch::on(data.path()).arg("--config").arg(config).start();
     let mut client = server.queue().await;
     client.enqueue(job("q", 10)).await.unwrap();

@@ -1,6 +1,6 @@
 //! One call, from its headers to its last byte: how many are open at once, how long they may take, and which may be refused.
 
-use super::peers::{OpenCall, OpenWait, Peer};
+use super::peer::{OpenCall, OpenWait, Peer};
 use super::request::Request;
 use super::{error_reason, reply, trace, undelivered};
 use crate::domain::Bounds;
@@ -124,7 +124,7 @@ impl Calls {
             return Err(peer.too_many_bytes());
         }
         let foreign = kind == Kind::Foreign;
-        let wait = if foreign { Some(peer.begin_wait()?) } else { None };
+        let wait = if foreign { Some(peer.begin_wait(0)?) } else { None };
         let held = foreign.then(|| peer.budget.hold(bytes));
         Ok(Open { _call: call, _wait: wait, _held: held, refusal: Arc::default() })
     }

@@ -1,7 +1,7 @@
 //! A connection's bytes: those that come are followed frame by frame and bounded, those that leave leave together.
 
 use super::frames::{self, Frames, HEADERS, PREFACE_BYTES};
-use super::peers::Peer;
+use super::peer::Peer;
 use super::write_coalescing::CoalescingWriter;
 use std::io;
 use std::pin::Pin;

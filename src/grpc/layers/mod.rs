@@ -5,7 +5,7 @@
 //! socket ← connection (write_coalescing) ← trace ← error_reason ← reply ← undelivered ← service
 //! ```
 //!
-//! `peers` knows all connections and what each of them takes.
+//! `peers` knows all connections, `peer` what one of them takes.
 
 pub(super) mod accept;
 pub(super) mod calls;
@@ -13,6 +13,7 @@ mod connection;
 pub(super) mod deadline;
 mod error_reason;
 pub mod frames;
+pub(super) mod peer;
 pub(super) mod peers;
 mod reply;
 mod request;

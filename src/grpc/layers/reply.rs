@@ -1,7 +1,7 @@
 //! A reply on its way out: what its messages take of memory until the transport is done with them.
 
 use super::calls::{HeldForResponse, Kind, OVERHEAD_BYTES, Open};
-use super::peers::{Peer, Unread};
+use super::peer::{Peer, Unread};
 use crate::grpc::status;
 use crate::service::Held;
 use bytes::Bytes;

@@ -1,7 +1,7 @@
 //! A request on its way in: how long it may be and take, and what it takes of memory.
 
 use super::calls::Kind;
-use super::peers::Peer;
+use super::peer::Peer;
 use crate::domain::duration::human;
 use crate::grpc::status;
 use crate::service::Held;
@@ -60,22 +60,20 @@ impl Message {
         self.known == PREFIX_BYTES && self.missing == 0
     }
 
-    /// Takes in what belongs to this message, and gives back the rest. An error: its length.
-    fn take<'b>(&mut self, bytes: &'b [u8], most: usize) -> Result<&'b [u8], usize> {
+    /// Takes in what belongs to this message, and gives back the rest; with it the length, once it is known.
+    fn take<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], Option<usize>) {
+        let mut known = None;
         let (head, bytes) = bytes.split_at(bytes.len().min(PREFIX_BYTES - self.known));
         self.prefix[self.known..self.known + head.len()].copy_from_slice(head);
         self.known += head.len();
         if self.known == PREFIX_BYTES && !head.is_empty() {
             let [_, length @ ..] = self.prefix;
             self.length = u32::from_be_bytes(length) as usize;
-            self.missing = self.length;
-            if self.length > most {
-                return Err(self.length);
-            }
+            (self.missing, known) = (self.length, Some(self.length));
         }
         let (part, rest) = bytes.split_at(bytes.len().min(self.missing));
         self.missing -= part.len();
-        Ok(rest)
+        (rest, known)
     }
 }
 
@@ -89,7 +87,6 @@ impl Request {
     }
 
     fn came(&mut self, data: &[u8]) -> Result<(), Status> {
-        self.hold(data.len())?;
         let mut rest = data;
         while !rest.is_empty() {
             if self.message.is_complete() {
@@ -98,9 +95,11 @@ impl Request {
                 }
                 self.message = Message::default();
             }
-            rest = self.message.take(rest, self.most).map_err(|length| {
-                status::message_too_large(&format!("it has {length} bytes, and this call takes {}", self.most))
-            })?;
+            let length;
+            (rest, length) = self.message.take(rest);
+            if let Some(length) = length {
+                self.begins(length)?;
+            }
         }
         // Of a stream only the message that is not complete is held: the others have been read.
         if self.kind.streams() && self.message.is_complete() {
@@ -109,14 +108,17 @@ impl Request {
         Ok(())
     }
 
-    fn hold(&mut self, bytes: usize) -> Result<(), Status> {
-        if bytes > self.peer.budget.room() && !self.kind.settles() {
+    /// A message of this length begins. Memory for all of it is set aside when its first byte has come.
+    fn begins(&mut self, length: usize) -> Result<(), Status> {
+        if length > self.most {
+            let most = self.most;
+            return Err(status::message_too_large(&format!("it has {length} bytes, and this call takes {most}")));
+        }
+        let room = self.peer.budget.room();
+        if self.peer.ending().is_some() || length > room && !self.kind.settles() {
             return Err(status::overloaded(&self.peer.too_many_bytes()));
         }
-        match &mut self.held {
-            Some(held) => held.add(bytes),
-            None => self.held = Some(self.peer.budget.hold(bytes)),
-        }
+        self.held = Some(self.peer.budget.hold(length));
         self.peer.check_reserve();
         Ok(())
     }
