@@ -62,7 +62,11 @@ async fn run<H: Host>(
     };
     let limits = service.limits().clone();
     let rest = inbound.map(move |message| match message {
-        Ok(message) => convert::work_message(&limits, message).map_err(|invalid| Some(invalid.into())),
+        Ok(message) => {
+            let message = convert::work_message(&limits, &peer.budget, message);
+            peer.check_reserve();
+            message.map_err(|invalid| Some(invalid.into()))
+        }
         Err(error) => Err(refusal(error)),
     });
     let first: Received<_, Status> = Ok(message);

@@ -21,6 +21,10 @@ use std::{sync::Arc, time::Duration};
 /// A queue that is empty and unused for so long is forgotten.
 const QUEUE_FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
+/// What a job takes of memory beside its texts, and a queue that a claim names.
+const JOB_BYTES: usize = 512;
+const SHARE_BYTES: usize = 128;
+
 /// A call that changes something, and what comes with it.
 #[derive(Debug)]
 pub struct Call {
@@ -81,9 +85,9 @@ impl Call {
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
         match &self.verb {
-            Verb::Enqueue(jobs) => jobs.iter().map(Incoming::bytes).sum(),
+            Verb::Enqueue(jobs) => jobs.iter().map(|job| job.bytes() + JOB_BYTES).sum(),
             Verb::Settle(settlements) => settlements.bytes(),
-            Verb::Claim(claim) => claim.settle.bytes(),
+            Verb::Claim(claim) => claim.settle.bytes() + claim.shares.len() * SHARE_BYTES,
             Verb::Import(import) => import.jobs.iter().map(sizes::of_view).sum(),
             _ => 0,
         }

@@ -20,6 +20,7 @@ mod rounds;
 #[path = "../process/server.rs"]
 #[allow(dead_code, reason = "other tests need the rest")]
 mod server;
+mod settlements;
 mod stall;
 mod unread;
 mod waits;

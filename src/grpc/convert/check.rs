@@ -41,6 +41,8 @@ impl Invalid {
     fn push(&mut self, violation: Violation) {
         self.count += 1;
         if self.found.len() < KEPT {
+            // Mostly it stays the only one.
+            self.found.reserve_exact(usize::from(self.found.is_empty()));
             self.found.push(violation);
         }
     }

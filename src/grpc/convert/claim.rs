@@ -55,7 +55,7 @@ pub(crate) fn claim(
 
 /// About what the answers to settlements take.
 fn answer_bytes(settle: &Settlements, refused: &RefusedSettlements) -> usize {
-    let refused = refused.acks.len() + refused.nacks.len() + refused.extensions.len();
+    let refused = refused.items();
     16 * settle.acks.len() + 512 * settle.nacks.len() + 32 * settle.extensions.len() + 1024 * refused
 }
 

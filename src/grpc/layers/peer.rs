@@ -192,7 +192,7 @@ impl Peer {
     }
 
     /// Replies that must not be refused have become too many.
-    pub(super) fn check_reserve(&self) {
+    pub(in crate::grpc) fn check_reserve(&self) {
         if self.budget.is_over_reserve() {
             let most = self.peers.bounds.message_bytes_per_connection;
             self.peers.reached("message_bytes_per_connection", most, Of::Bytes);

@@ -55,7 +55,7 @@ struct Reply {
 /// Data, and what it takes until the transport lets go of it.
 struct CountedData {
     data: Bytes,
-    _held: (Option<HeldForResponse>, Option<Held>),
+    _held: Held,
     _unread: Unread,
 }
 
@@ -72,10 +72,11 @@ impl Reply {
         }
         let peer = &self.peer;
         frame.map_data(|data| {
-            let claimed = self.held.take();
-            let held = claimed.is_none().then(|| peer.budget.hold(data.len() + OVERHEAD_BYTES));
+            let _held = peer.budget.hold(data.len() + OVERHEAD_BYTES);
+            // What its service took for it was for a part of it.
+            self.held = None;
             peer.check_reserve();
-            Bytes::from_owner(CountedData { data, _held: (claimed, held), _unread: peer.unread() })
+            Bytes::from_owner(CountedData { data, _held, _unread: peer.unread() })
         })
     }
 }

@@ -44,7 +44,7 @@ use writer::{Envelope, Shared, Writer};
 /// Calls that wait for the writer; more are refused as overload.
 const WAITING_MAX: usize = 16_384;
 /// What they bring along, together.
-const WAITING_KIB_MAX: usize = 256 * 1024;
+const WAITING_KIB_MAX: usize = 128 * 1024;
 const READERS_MAX: usize = 8;
 
 /// A handle on the engine; the last one to go closes it.

@@ -1,0 +1,62 @@
+//! Settlements that are short on the wire and have long answers, which are not read.
+
+use crate::beside::{job, peak_memory};
+use crate::by_hand::{ByHand, framed};
+use crate::raw::Raw;
+use crate::server::{LONG, Launch, scratch};
+use bytes::Bytes;
+use prost::Message;
+use redrive::grpc::pb::{ClaimRequest, GetServerInfoRequest, NackRequest, SettleRequest, WorkHello, WorkRequest};
+
+/// Two bytes each; the answer to one has several hundred.
+fn forged() -> SettleRequest {
+    SettleRequest { nacks: vec![NackRequest::default(); 1_000], ..SettleRequest::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_streams_do_not_read_take_little_memory() {
+    let data = scratch();
+    let server = Launch::on(data.path()).start();
+    let hello = WorkHello { queues: vec!["q".into()], ..WorkHello::default() };
+    let hello = framed(&WorkRequest { hello: Some(hello), ..WorkRequest::default() }.encode_to_vec());
+    let settle = framed(&WorkRequest { settle: Some(forged()), ..WorkRequest::default() }.encode_to_vec());
+    let said: Bytes = [hello, settle.repeat(100).into()].concat().into();
+    let before = peak_memory(&server);
+    let (mut streams, mut connections) = (Vec::new(), Vec::new());
+    for _ in 0..15 {
+        let client = ByHand::with_window(&server, 0).await;
+        streams.push(client.begin("QueueService/Work", said.clone()).await);
+        connections.push(client);
+    }
+    // All that is taken in has been taken in when each has its first answer under way.
+    for (response, _out) in &mut streams {
+        response.await.unwrap();
+    }
+    let mut other = server.admin().await;
+    for _ in 0..100 {
+        other.get_server_info(GetServerInfoRequest {}).await.unwrap();
+    }
+    let more = peak_memory(&server) - before;
+    assert!(more <= 60, "it took {more} MB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_to_what_a_claim_settles_count_like_its_jobs() {
+    let data = scratch();
+    let server = Launch::on(data.path()).start();
+    let mut client = server.queue().await;
+    for _ in 0..150 {
+        client.enqueue(job("q", 10)).await.unwrap();
+    }
+    let raw = Raw::connect(server.address, 0).await.unwrap();
+    let claim =
+        ClaimRequest { queues: vec!["q".into()], max_jobs: 1, settle: Some(forged()), ..ClaimRequest::default() };
+    for _ in 0..150 {
+        let stream = raw.call("QueueService/Claim", &claim).await.unwrap();
+        assert!(raw.wait_for(LONG, |seen| seen.streams.contains_key(&stream)).await);
+    }
+    // A refusal has its end in its headers, which no window holds back. The others have 100 KB each.
+    let refused = raw.seen().streams.values().filter(|heard| heard.ended).count();
+    assert!((30..=70).contains(&refused), "{refused} of 150 are refused");
+    server.log_line("message_bytes");
+}
