@@ -103,6 +103,17 @@ impl Call {
         matches!(self.verb, Verb::Enqueue(_) | Verb::Import(_))
     }
 
+    /// It ends leases, or does what was accepted earlier: it finds room when others are refused.
+    pub fn has_reserve(&self) -> bool {
+        match &self.verb {
+            Verb::Claim(claim) => !claim.settle.is_empty(),
+            Verb::Settle(_) | Verb::Undelivered(_) | Verb::Sweep(..) | Verb::NextDue(_) | Verb::Look(_) => true,
+            Verb::Register(_) | Verb::Forget(_) | Verb::NoteClaims(_) => true,
+            Verb::Enqueue(_) | Verb::Requeue(_) | Verb::Purge(_) | Verb::Pause(..) | Verb::Breakers(_) => false,
+            Verb::SetBreaker(..) | Verb::Cancel(..) | Verb::RunNow(..) | Verb::Import(_) => false,
+        }
+    }
+
     /// Whether it can run together with this one, as one call.
     pub fn joins(&self, other: &Self) -> bool {
         let same_kind = matches!(

@@ -6,7 +6,7 @@ use crate::raw::Raw;
 use crate::server::{LONG, Launch, Server, config_file, scratch};
 use redrive::grpc::pb::admin_service_client::AdminServiceClient;
 use redrive::grpc::pb::queue_service_client::QueueServiceClient;
-use redrive::grpc::pb::{AckRequest, ClaimRequest, GetServerInfoRequest};
+use redrive::grpc::pb::{AckRequest, ClaimRequest, GetServerInfoRequest, SettleRequest};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -67,7 +67,23 @@ async fn one_address_takes_half_of_the_calls_and_still_settles() {
         }
     };
     assert!(refused.message().contains("4 calls are open from one address"), "{refused:?}");
-    client.ack(AckRequest { lease, ..AckRequest::default() }).await.unwrap();
+    // A Claim has a place of the reserve, and settles there.
+    let acks = vec![AckRequest { lease, ..AckRequest::default() }];
+    let settle = Some(SettleRequest { acks: acks.clone(), ..SettleRequest::default() });
+    let refused = client.claim(ClaimRequest { settle, ..claim(1, 0) }).await.unwrap_err();
+    assert!(refused.message().contains("what the call settles was settled"), "{refused:?}");
+    let acked = client.ack(acks[0].clone()).await.unwrap().into_inner();
+    assert!(acked.already_gone);
+    // Until that is taken, too: then nothing is changed, and it says so.
+    for _ in 0..3 {
+        raw.open("QueueService/Settle").await.unwrap();
+    }
+    let refused = loop {
+        if let Err(refused) = client.ack(acks[0].clone()).await {
+            break refused;
+        }
+    };
+    assert!(refused.message().contains("nothing was changed"), "{refused:?}");
     AdminServiceClient::new(from(ELSEWHERE, &server).await).get_server_info(GetServerInfoRequest {}).await.unwrap();
     assert!(server.log_line("calls_per_peer").contains("127.0.0.1"));
 }

@@ -3,10 +3,13 @@
 use crate::beside::{job, peak_memory};
 use crate::by_hand::{ByHand, framed};
 use crate::raw::Raw;
-use crate::server::{LONG, Launch, scratch};
+use crate::server::{LONG, Launch, config_file, scratch};
 use bytes::Bytes;
 use prost::Message;
-use redrive::grpc::pb::{ClaimRequest, GetServerInfoRequest, NackRequest, SettleRequest, WorkHello, WorkRequest};
+use redrive::grpc::pb::{
+    AckRequest, ClaimRequest, GetServerInfoRequest, NackRequest, SettleRequest, WorkHello, WorkRequest, WorkResponse,
+};
+use tokio::sync::mpsc;
 
 /// Two bytes each; the answer to one has several hundred.
 fn forged() -> SettleRequest {
@@ -38,6 +41,43 @@ async fn answers_that_streams_do_not_read_take_little_memory() {
     }
     let more = peak_memory(&server) - before;
     assert!(more <= 60, "it took {more} MB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_settles_when_there_is_no_room_for_anything_else() {
+    let data = scratch();
+    let limits = "[limits]\nmessage_bytes = 33554432\nmessage_bytes_per_connection = 4194304\n";
+    let config = config_file(data.path(), limits);
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let mut producer = server.queue().await;
+    producer.enqueue(job("q", 10)).await.unwrap();
+    let claim = ClaimRequest { queues: vec!["q".into()], ..ClaimRequest::default() };
+    let lease = producer.claim(claim).await.unwrap().into_inner().jobs.remove(0).lease;
+
+    let client = ByHand::connect(&server).await;
+    let (answers, mut out) = client.begin("QueueService/Work", Bytes::new()).await;
+    let hello = WorkHello { queues: vec!["q".into()], ..WorkHello::default() };
+    let said = WorkRequest { hello: Some(hello), ..WorkRequest::default() };
+    out.send_data(framed(&said.encode_to_vec()), false).unwrap();
+    let mut answers = answers.await.unwrap().into_body();
+    // Requests that do not end have all the room of this connection.
+    let (answered, mut first) = mpsc::channel(100);
+    let mut halves = Vec::new();
+    for _ in 0..64 {
+        let (response, half) = client.begin("QueueService/Enqueue", framed(&[1; 64 << 10]).slice(..1_000)).await;
+        halves.push(half);
+        let answered = answered.clone();
+        tokio::spawn(async move { answered.send(response.await.ok()?).await.ok() });
+    }
+    let refused = tokio::time::timeout(LONG, first.recv()).await.unwrap().unwrap();
+    assert_eq!(refused.headers()["redrive-reason"], "OVERLOADED");
+    let notes = AckRequest { lease, note: "n".repeat(1_000), result: vec![7; 62 << 10].into() };
+    let settle = Some(SettleRequest { acks: vec![notes], ..SettleRequest::default() });
+    let said = WorkRequest { settle, settle_id: 7, ..WorkRequest::default() };
+    out.send_data(framed(&said.encode_to_vec()), false).unwrap();
+    let answer = tokio::time::timeout(LONG, answers.data()).await.unwrap().expect("an answer").unwrap();
+    let answer = WorkResponse::decode(&answer[5..]).unwrap();
+    assert_eq!((answer.settle_id, answer.settled.map(|settled| settled.acks.len())), (7, Some(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -101,9 +101,13 @@ pub(super) struct Calls {
     pub(super) longest: Duration,
 }
 
+/// Put among the extensions of a Claim for which there is only the reserve: it settles, and claims nothing.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::grpc) struct InReserve;
+
 /// What a call has of the server until it ends.
 pub(super) struct Open {
-    _call: OpenCall,
+    call: OpenCall,
     _wait: Option<OpenWait>,
     _held: Option<Held>,
     /// Why the request of a foreign stream was not read to its end: its service would end without a word.
@@ -126,7 +130,7 @@ impl Calls {
         let foreign = kind == Kind::Foreign;
         let wait = if foreign { Some(peer.begin_wait(0)?) } else { None };
         let held = foreign.then(|| peer.budget.hold(bytes));
-        Ok(Open { _call: call, _wait: wait, _held: held, refusal: Arc::default() })
+        Ok(Open { call, _wait: wait, _held: held, refusal: Arc::default() })
     }
 }
 
@@ -146,6 +150,9 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
         let asked = convert::grpc_timeout(request.headers());
         let longest = asked.map_or(self.longest, |asked| asked.min(self.longest));
         request.extensions_mut().insert(peer.clone());
+        if open.call.in_reserve {
+            request.extensions_mut().insert(InReserve);
+        }
         let refusal = open.refusal.clone();
         let request = request.map(|body| Body::new(Request::new(body, peer.clone(), kind, most, refusal)));
         let answered = self.routes.clone().call(request);

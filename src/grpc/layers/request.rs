@@ -19,6 +19,8 @@ use tonic::codegen::Body as HttpBody;
 
 /// Before each message of gRPC: a flag, and its length.
 const PREFIX_BYTES: usize = 5;
+/// A message of a stream that is no longer is taken in like a Settle.
+const SETTLING_MAX: usize = 64 << 10;
 /// Of messages that are longer, few are decoded at a time.
 const LARGE: usize = 1 << 20;
 
@@ -114,8 +116,10 @@ impl Request {
             let most = self.most;
             return Err(status::message_too_large(&format!("it has {length} bytes, and this call takes {most}")));
         }
+        // A stream that ends takes its settlements with it.
+        let settles = self.kind.settles() || self.kind == Kind::Streams && length <= SETTLING_MAX;
         let room = self.peer.budget.room();
-        if self.peer.ending().is_some() || length > room && !self.kind.settles() {
+        if self.peer.ending().is_some() || length > room && !settles {
             return Err(status::overloaded(&self.peer.too_many_bytes()));
         }
         self.held = Some(self.peer.budget.hold(length));
