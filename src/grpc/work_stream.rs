@@ -2,7 +2,6 @@
 
 use super::layers::peer::{OpenWait, Peer};
 use super::{convert, pb, status};
-use crate::domain::duration::human;
 use crate::queue::Host;
 use crate::service::{Received, Service, WorkReply};
 use std::{pin::Pin, sync::Arc};
@@ -36,7 +35,7 @@ async fn run<H: Host>(
     let first = tokio::select! {
         first = inbound.message() => first,
         () = outbox.closed() => return,
-        () = tokio::time::sleep(within) => Err(status::incomplete(&human(within))),
+        () = tokio::time::sleep(within) => Err(peer.request_is_late()),
     };
     let begun = match first {
         Ok(None) => return,

@@ -120,13 +120,14 @@ impl ConnectionBudget {
         Held { connection: self.clone(), bytes }
     }
 
-    fn add(&self, bytes: usize) {
+    /// Held without a guard.
+    pub fn add(&self, bytes: usize) {
         for used in [&self.used, &self.address.used, &self.address.all.used] {
             used.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    fn sub(&self, bytes: usize) {
+    pub fn sub(&self, bytes: usize) {
         for used in [&self.used, &self.address.used, &self.address.all.used] {
             used.fetch_sub(bytes, Ordering::Relaxed);
         }

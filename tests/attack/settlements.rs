@@ -44,6 +44,29 @@ async fn answers_that_streams_do_not_read_take_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_streams_that_stand_still_are_sent_counts() {
+    let data = scratch();
+    let config = config_file(data.path(), "[limits]\nmessage_bytes = 33554432\n");
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let hello = WorkHello { queues: vec!["q".into()], ..WorkHello::default() };
+    let hello = framed(&WorkRequest { hello: Some(hello), ..WorkRequest::default() }.encode_to_vec());
+    let one = SettleRequest { nacks: vec![NackRequest::default()], ..SettleRequest::default() };
+    let settle = framed(&WorkRequest { settle: Some(one), ..WorkRequest::default() }.encode_to_vec());
+    // A field that nothing is known of.
+    let padding = framed(&[&[0x7a, 0xff, 0x7f][..], &[0; (1 << 14) - 1]].concat());
+    // The answers stand still, and then what comes; as much of it as the window of a connection has.
+    let said: Bytes = [hello, settle.repeat(10).into(), padding.repeat(100).into()].concat().into();
+    let mut streams = Vec::new();
+    for _ in 0..40 {
+        let client = ByHand::with_window(&server, 0).await;
+        streams.push((client.begin("QueueService/Work", said.clone()).await, client));
+    }
+    server.log_line("message_bytes_per_connection");
+    let served = async { while server.admin().await.get_server_info(GetServerInfoRequest {}).await.is_err() {} };
+    tokio::time::timeout(LONG, served).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_settles_when_there_is_no_room_for_anything_else() {
     let data = scratch();
     let limits = "[limits]\nmessage_bytes = 33554432\nmessage_bytes_per_connection = 4194304\n";

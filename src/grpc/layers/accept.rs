@@ -7,6 +7,7 @@ use super::frames;
 use super::peer::Peer;
 use super::peers::{Admitted, Ending, Peers};
 use crate::domain::Bounds;
+use crate::log_limit::LogLimit;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::future::pending;
@@ -44,7 +45,7 @@ pub(in crate::grpc) struct Serving {
 pub(in crate::grpc) async fn serve(listener: TcpListener, serving: Serving, stop: watch::Sender<bool>) {
     let http = http(&serving.peers.bounds);
     let refused = Arc::new(AtomicUsize::new(0));
-    let mut stopped = stop.subscribe();
+    let (mut stopped, mut failures) = (stop.subscribe(), LogLimit::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -53,7 +54,10 @@ pub(in crate::grpc) async fn serve(listener: TcpListener, serving: Serving, stop
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if let Some(left_out) = failures.admit(crate::env::instant()) {
+                    let left_out = (left_out > 0).then_some(left_out);
+                    tracing::warn!(%error, left_out, "cannot accept a connection");
+                }
                 tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
                 continue;
             }

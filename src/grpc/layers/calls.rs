@@ -109,28 +109,27 @@ pub(in crate::grpc) struct InReserve;
 pub(super) struct Open {
     call: OpenCall,
     _wait: Option<OpenWait>,
-    _held: Option<Held>,
+    _held: Held,
     /// Why the request of a foreign stream was not read to its end: its service would end without a word.
     pub(super) refusal: Arc<OnceLock<Status>>,
 }
 
 impl Calls {
     /// Unless a bound is reached.
-    fn begin(&self, kind: Kind, path: &str) -> Result<Open, String> {
+    fn begin(&self, kind: Kind, request: &http::Request<Incoming>) -> Result<Open, String> {
         let peer = &self.peer;
         let call = peer.begin_call(kind)?;
-        let bytes = match kind {
-            Kind::Reads | Kind::Changes => OVERHEAD_BYTES,
-            Kind::Foreign if path.starts_with(REFLECTION) => REFLECTED_BYTES,
-            _ => 0,
-        };
-        if bytes > peer.budget.room() {
+        let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+        let mut bytes = headers.sum();
+        if request.uri().path().starts_with(REFLECTION) {
+            bytes += REFLECTED_BYTES;
+        }
+        let refusable = matches!(kind, Kind::Reads | Kind::Changes | Kind::Foreign);
+        if refusable && bytes + OVERHEAD_BYTES > peer.budget.room() {
             return Err(peer.too_many_bytes());
         }
-        let foreign = kind == Kind::Foreign;
-        let wait = if foreign { Some(peer.begin_wait(0)?) } else { None };
-        let held = foreign.then(|| peer.budget.hold(bytes));
-        Ok(Open { call, _wait: wait, _held: held, refusal: Arc::default() })
+        let wait = if kind == Kind::Foreign { Some(peer.begin_wait(0)?) } else { None };
+        Ok(Open { call, _wait: wait, _held: peer.budget.hold(bytes), refusal: Arc::default() })
     }
 }
 
@@ -143,7 +142,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
         let span = trace::span(request.uri().path());
         let (kind, peer) = (Kind::of(request.uri().path()), self.peer.clone());
         let most = request_bytes(request.uri().path(), &peer.peers.bounds);
-        let open = match self.begin(kind, request.uri().path()) {
+        let open = match self.begin(kind, &request) {
             Ok(open) => open,
             Err(why) => return Box::pin(std::future::ready(Ok(status::overloaded(&why).into_http()))),
         };

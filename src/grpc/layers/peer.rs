@@ -3,16 +3,20 @@
 use super::calls::Kind;
 use super::peers::{Address, Ending, Of, Peers};
 use crate::domain::duration::human;
+use crate::grpc::status;
 use crate::service::ConnectionBudget;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tonic::Status;
 
 /// Ages of replies are told apart by this part of the time to read them.
 const AGES: u64 = 4;
 /// More than `AGES`, so that an age is not taken for the one before it.
 const BUCKETS: usize = 8;
+/// Data of requests, mostly taken in a moment.
+const DATA_UNNOTICED: usize = 64 << 10;
 /// Queues that a call waits for, where all do that may wait.
 const QUEUES_PER_WAIT: usize = 10;
 
@@ -26,6 +30,9 @@ pub(in crate::grpc) struct Peer {
     /// Those that are not of foreign streams.
     busy: AtomicUsize,
     waits: AtomicUsize,
+    /// Requests that are being read, and bytes of data that none of them has taken.
+    requests: AtomicUsize,
+    data: AtomicUsize,
     /// The tick at which its last call ended.
     idle_since: AtomicU64,
     /// One more than the tick at which headers were begun that have not ended; 0: none.
@@ -49,6 +56,8 @@ impl Peer {
             calls: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            data: AtomicUsize::new(0),
             idle_since: AtomicU64::new(tick),
             headers_since: AtomicU64::new(0),
             unread: Default::default(),
@@ -96,9 +105,12 @@ impl Peer {
 
     pub(super) fn check(&self, tick: u64) {
         let bounds = &self.peers.bounds;
+        if self.requests.load(Ordering::Relaxed) == 0 {
+            self.forget_data();
+        }
         let headers = self.headers_since.load(Ordering::Relaxed);
         if headers > 0 && tick > headers + bounds.preface_timeout.as_secs() {
-            self.peers.reached("preface_timeout", bounds.preface_timeout.as_secs() as usize, Of::Connections);
+            self.says_nothing();
             let within = human(bounds.preface_timeout);
             self.end(Ending::abuse(format!("the headers of a call were not complete within {within}")));
         }
@@ -115,8 +127,25 @@ impl Peer {
         self.peers.bounds.read_timeout.as_secs().div_ceil(AGES).max(1)
     }
 
-    /// Headers of a call have begun, or have ended.
-    pub(super) fn headers_open(&self, open: bool) {
+    /// A connection on which no frame has come.
+    pub(super) fn says_nothing(&self) {
+        self.peers.reached("preface_timeout", self.peers.bounds.preface_timeout.as_secs() as usize, Of::Connections);
+    }
+
+    /// What is said to a call whose request has not come in time.
+    pub(in crate::grpc) fn request_is_late(&self) -> Status {
+        let within = self.peers.bounds.request_timeout;
+        self.peers.reached("request_timeout", within.as_secs() as usize, Of::Calls);
+        status::incomplete(&human(within))
+    }
+
+    /// Headers of a call have begun, or have ended. HTTP/2 refuses those that are too long, also where they are only so once they are
+    /// decoded.
+    pub(super) fn headers_open(&self, open: bool, bytes: usize) {
+        let most = self.peers.bounds.header_bytes;
+        if bytes > most {
+            self.peers.reached("header_bytes", most, Of::Connections);
+        }
         let since = if open { self.peers.tick() + 1 } else { 0 };
         if !open || self.headers_since.load(Ordering::Relaxed) == 0 {
             self.headers_since.store(since, Ordering::Relaxed);
@@ -128,6 +157,36 @@ impl Peer {
         let bucket = (self.peers.tick() / self.age_ticks()) as usize % BUCKETS;
         self.unread[bucket].fetch_add(1, Ordering::Relaxed);
         Unread { peer: self.clone(), bucket }
+    }
+
+    // ---- data of requests that has come and that no call has taken ----
+
+    pub(super) fn data_came(&self, bytes: usize) {
+        self.budget.add(bytes);
+        if self.data.fetch_add(bytes, Ordering::Relaxed) > DATA_UNNOTICED {
+            self.check_reserve();
+        }
+    }
+
+    pub(super) fn data_taken(&self, bytes: usize) {
+        let take = |data: usize| Some(data.saturating_sub(bytes));
+        let before = self.data.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        self.budget.sub(bytes.min(before.unwrap_or(0)));
+    }
+
+    /// With no request open none is left. What a call has left untaken is known only then.
+    fn forget_data(&self) {
+        self.budget.sub(self.data.swap(0, Ordering::Relaxed));
+    }
+
+    pub(super) fn request_begins(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn request_ends(&self) {
+        if self.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.forget_data();
+        }
     }
 
     // ---- what is too much ----
@@ -142,7 +201,11 @@ impl Peer {
     pub(super) fn begin_call(self: &Arc<Self>, kind: Kind) -> Result<OpenCall, String> {
         let (peers, address) = (&self.peers, &self.address);
         let busy = kind != Kind::Foreign;
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        let of_connection = peers.bounds.calls_per_connection;
+        if self.calls.fetch_add(1, Ordering::Relaxed) + 1 >= of_connection {
+            // HTTP/2 refuses the next one.
+            peers.reached("calls_per_connection", of_connection, Of::Calls);
+        }
         self.busy.fetch_add(usize::from(busy), Ordering::Relaxed);
         let all = peers.calls.fetch_add(1, Ordering::Relaxed);
         let of_address = address.calls.fetch_add(1, Ordering::Relaxed);
@@ -198,6 +261,12 @@ impl Peer {
             self.peers.reached("message_bytes_per_connection", most, Of::Bytes);
             self.end(Ending::abuse("replies are not read"));
         }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.forget_data();
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::calls::Kind;
 use super::peer::Peer;
-use crate::domain::duration::human;
 use crate::grpc::status;
 use crate::service::Held;
 use bytes::Bytes;
@@ -85,6 +84,7 @@ impl Request {
     ) -> Self {
         let (message, has_said, ended) = Default::default();
         let (held, last, turn, within) = Default::default();
+        peer.request_begins();
         Self { body, peer, kind, most, message, held, has_said, last, refusal, ended, turn, _decoding: None, within }
     }
 
@@ -133,6 +133,7 @@ impl Request {
                 Poll::Ready(Some(Ok(frame))) => {
                     // Trailers of a request say nothing.
                     let Ok(data) = frame.into_data() else { continue };
+                    self.peer.data_taken(data.len());
                     self.came(&data)?;
                     if self.kind.streams() || !self.message.is_complete() {
                         return Poll::Ready(Some(Ok(data)));
@@ -167,7 +168,13 @@ impl Request {
         }
         let timeout = self.peer.peers.bounds.request_timeout;
         let within = self.within.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        within.as_mut().poll(cx).map(|()| status::incomplete(&human(timeout)))
+        within.as_mut().poll(cx).map(|()| self.peer.request_is_late())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.peer.request_ends();
     }
 }
 
