@@ -13,9 +13,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("redrive.bin"), descriptors.encode_to_vec())?;
 
+    let mut names = prost_build::Config::new();
+    // The codec looks a request up by its name.
+    names.enable_type_names();
     tonic_prost_build::configure()
+        .codec_path("crate::grpc::codec::Codec")
         // Payloads stay slices of the network buffer.
         .bytes(".redrive.v1")
-        .compile_fds(descriptors)?;
+        .compile_fds_with_config(descriptors, names)?;
     Ok(())
 }

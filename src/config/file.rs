@@ -119,9 +119,13 @@ fn bounds(reader: &TomlReader<'_>) -> Bounds {
         calls_per_connection: count("calls_per_connection", built_in.calls_per_connection, 2..=100_000),
         waits_per_connection: count("waits_per_connection", built_in.waits_per_connection, 1..=100_000),
         waits: count("waits", built_in.waits, 1..=10_000_000),
+        waits_per_peer: reader.integer("waits_per_peer", 1..=10_000_000),
         calls: count("calls", built_in.calls, 2..=10_000_000),
+        calls_per_peer: reader.integer("calls_per_peer", 1..=10_000_000),
         header_bytes: count("header_bytes", built_in.header_bytes, 1_024..=1 << 20),
+        request_bytes: count("request_bytes", built_in.request_bytes, 64 << 10..=64 << 20),
         message_bytes: count("message_bytes", built_in.message_bytes, MESSAGE_BYTES_LEAST..=1 << 40),
+        message_bytes_per_peer: reader.integer("message_bytes_per_peer", MESSAGE_BYTES_LEAST / 2..=1 << 40),
         message_bytes_per_connection: count(
             "message_bytes_per_connection",
             built_in.message_bytes_per_connection,

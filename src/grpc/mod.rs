@@ -4,6 +4,7 @@
 //! found in `convert`, everything that can be said about a refusal is in `status`.
 
 mod admin_service;
+mod codec;
 mod convert;
 mod layers;
 mod queue_service;
@@ -36,8 +37,6 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redrive.bin"));
 
 const SERVICES: [&str; 3] = ["", "redrive.v1.QueueService", "redrive.v1.AdminService"];
-/// So that our own checks answer before the transport does, with a reason instead of a bare code.
-const ABOVE_BATCH: usize = 2 << 20;
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// What the server says about itself, and how it runs.
@@ -110,12 +109,11 @@ pub async fn serve<H: Host>(
 }
 
 fn routes<H: Host>(service: &Arc<Service<H>>, facts: &Arc<ServerFacts>) -> Result<Routes, ServeError> {
-    let largest = service.limits().batch_bytes + ABOVE_BATCH;
-    let queue = QueueServiceServer::new(queue_service::QueueApi { service: service.clone() })
-        .max_decoding_message_size(largest)
-        .max_encoding_message_size(largest);
+    // Messages are bounded before they get here.
+    let queue = QueueServiceServer::new(queue_service::QueueApi { service: service.clone() });
+    let queue = queue.max_decoding_message_size(usize::MAX);
     let admin = admin_service::AdminApi { service: service.clone(), facts: facts.clone() };
-    let admin = AdminServiceServer::new(admin).max_decoding_message_size(largest).max_encoding_message_size(largest);
+    let admin = AdminServiceServer::new(admin).max_decoding_message_size(usize::MAX);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)

@@ -1,7 +1,7 @@
 //! QueueService: decode, ask the service, encode.
 
-use super::layers::calls::HeldForResponse;
-use super::layers::{peers::Peer, record, undelivered::HandoverInResponse};
+use super::layers::calls::{HeldForResponse, InReserve};
+use super::layers::{peer::Peer, record, undelivered::HandoverInResponse};
 use super::pb;
 use super::pb::queue_service_server::QueueService;
 use super::{convert, status, work_stream};
@@ -11,7 +11,6 @@ use crate::queue::{Error, Host, Refusal};
 use crate::service::{ClaimReply, Service};
 use crate::store::StoreError;
 use std::sync::Arc;
-use std::time::Duration;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Debug)]
@@ -52,22 +51,30 @@ impl<H: Host> QueueService for QueueApi<H> {
         let settles = request.get_ref().settle.is_some();
         let peer = peer(&request)?;
         let budget = peer.budget.clone();
-        let (mut claim, bad) = convert::claim(self.service.limits(), patience, budget, request.into_inner())?;
-        let mut refused = None;
-        let _wait = match (!claim.wait.is_zero()).then(|| peer.begin_wait()).transpose() {
+        let in_reserve = request.extensions().get::<InReserve>().is_some();
+        let (claim, bad) = convert::claim(self.service.limits(), patience, budget, request.into_inner())?;
+        let refused = |why: &str| if settles { status::overloaded_but_settled(why) } else { status::overloaded(why) };
+        let begun = match claim.wait.is_zero() {
+            _ if in_reserve => Err("so many calls are open that only what settles is taken".into()),
+            true => Ok(None),
+            false => peer.begin_wait(claim.queues.len()).map(Some),
+        };
+        let _wait = match begun {
             Ok(wait) => wait,
             // What it settles is settled all the same.
             Err(why) => {
-                (claim.wait, claim.max_jobs, refused) = (Duration::ZERO, 0, Some(why));
-                None
+                if !claim.settle.is_empty() {
+                    self.service.queues().settle(claim.settle).await?;
+                }
+                return Err(refused(&why));
             }
         };
         // Who waits may go at any moment. Who does not is answered before it can; watching it would cost a write each time.
         claim.queues.iter().take(1).for_each(|queue| record("queue", queue));
         let waits = !claim.wait.is_zero();
         let ClaimReply { mut claimed, held, overloaded } = self.service.claim(claim).await?;
-        if let Some(why) = refused.or_else(|| overloaded.then(|| peer.too_many_bytes())) {
-            return Err(if settles { status::overloaded_but_settled(&why) } else { status::overloaded(&why) });
+        if overloaded {
+            return Err(refused(&peer.too_many_bytes()));
         }
         let handover = std::mem::take(&mut claimed.jobs);
         let (jobs, guard) = if waits { handover.split() } else { (handover.delivered(), None) };

@@ -21,7 +21,6 @@ const SOON: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(10);
 
 /// Errors travel in headers, and some clients take no more than 8 KiB of them.
-const FIELDS_MAX: usize = 16;
 const FIELD_BYTES: usize = 128;
 const FIELD_MESSAGE_BYTES: usize = 256;
 const ALL_FIELDS_BYTES: usize = 3_000;
@@ -81,7 +80,6 @@ impl Explanation {
 
     /// Long texts come from callers' own names; the beginning is enough to recognise them.
     fn bound(&mut self) {
-        self.fields.truncate(FIELDS_MAX);
         for (field, message) in &mut self.fields {
             cut(field, FIELD_BYTES);
             cut(message, FIELD_MESSAGE_BYTES);
@@ -170,6 +168,14 @@ pub(super) fn message_too_large(detail: &str) -> Status {
     Explanation::new(Reason::BodyTooLarge, message).into_status()
 }
 
+/// A request that is not decoded: its many small parts would take too much memory.
+pub(super) fn takes_too_much(mib: usize) -> Status {
+    let message = format!(
+        "decoded, the request would take more than {mib} MiB of memory: send fewer items in a call, and large JSON in `text`"
+    );
+    Explanation::new(Reason::InvalidField, message).into_status()
+}
+
 /// A bound of the server is reached.
 pub(super) fn overloaded(why: &str) -> Status {
     Explanation::new(Reason::Overloaded, format!("{why}; nothing was changed, try again in a moment"))
@@ -198,16 +204,16 @@ pub(super) fn unreadable(detail: &str) -> Status {
     Explanation::new(Reason::InvalidField, message).into_status()
 }
 
-fn explain_invalid(Invalid(found): &Invalid) -> Explanation {
-    let mut messages: Vec<_> = found.iter().take(FIELDS_MAX).map(ToString::to_string).collect();
-    if found.len() > FIELDS_MAX {
-        messages.insert(0, format!("{} fields are wrong", found.len()));
+fn explain_invalid(Invalid { found, count }: &Invalid) -> Explanation {
+    let mut messages: Vec<_> = found.iter().map(ToString::to_string).collect();
+    if *count > found.len() {
+        messages.insert(0, format!("{count} fields are wrong"));
     }
     let message = messages.join("; ");
     let sizes: Vec<_> = found.iter().filter_map(|violation| violation.body_too_large).collect();
     let mut explanation = match sizes[..] {
         // Only if nothing else is wrong: shrinking the body would then be enough.
-        [(bytes, limit), ..] if sizes.len() == found.len() => {
+        [(bytes, limit), ..] if sizes.len() == *count => {
             Explanation::new(Reason::BodyTooLarge, message).fact("bytes", bytes).fact("limit", limit)
         }
         _ => Explanation::new(Reason::InvalidField, message),

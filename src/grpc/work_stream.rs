@@ -1,8 +1,7 @@
 //! Work: between a worker's stream and the service.
 
-use super::layers::peers::{OpenWait, Peer};
+use super::layers::peer::{OpenWait, Peer};
 use super::{convert, pb, status};
-use crate::domain::duration::human;
 use crate::queue::Host;
 use crate::service::{Received, Service, WorkReply};
 use std::{pin::Pin, sync::Arc};
@@ -17,7 +16,7 @@ type Outbox = mpsc::Sender<Result<WorkReply<convert::SettleTag>, Status>>;
 pub(super) async fn open<H: Host>(
     service: &Arc<Service<H>>, peer: Arc<Peer>, inbound: Streaming<pb::WorkRequest>,
 ) -> Result<Response<WorkStream>, Status> {
-    let place = peer.begin_wait().map_err(|why| status::overloaded(&why))?;
+    let place = peer.begin_wait(0).map_err(|why| status::overloaded(&why))?;
     // One message waits while the one before is being sent: a worker that does not read stops its own stream.
     let (outbox, replies) = mpsc::channel(1);
     tokio::spawn(run(service.clone(), peer, inbound, outbox, place));
@@ -30,19 +29,23 @@ pub(super) async fn open<H: Host>(
 
 async fn run<H: Host>(
     service: Arc<Service<H>>, peer: Arc<Peer>, mut inbound: Streaming<pb::WorkRequest>, outbox: Outbox,
-    _place: OpenWait,
+    mut place: OpenWait,
 ) {
     let within = peer.request_timeout();
     let first = tokio::select! {
         first = inbound.message() => first,
         () = outbox.closed() => return,
-        () = tokio::time::sleep(within) => Err(status::incomplete(&human(within))),
+        () = tokio::time::sleep(within) => Err(peer.request_is_late()),
     };
     let begun = match first {
         Ok(None) => return,
         Ok(Some(first)) => {
             let (budget, retiring) = (peer.budget.clone(), peer.retiring());
-            convert::work_hello(service.limits(), budget, retiring, first).map_err(Into::into)
+            let begun = convert::work_hello(service.limits(), budget, retiring, first);
+            begun.map_err(Status::from).and_then(|(hello, message)| {
+                place.for_queues(hello.queues.len()).map_err(|why| status::overloaded(&why))?;
+                Ok((hello, message))
+            })
         }
         Err(error) => match refusal(error) {
             Some(refusal) => Err(refusal),
@@ -58,7 +61,11 @@ async fn run<H: Host>(
     };
     let limits = service.limits().clone();
     let rest = inbound.map(move |message| match message {
-        Ok(message) => convert::work_message(&limits, message).map_err(|invalid| Some(invalid.into())),
+        Ok(message) => {
+            let message = convert::work_message(&limits, &peer.budget, message);
+            peer.check_reserve();
+            message.map_err(|invalid| Some(invalid.into()))
+        }
         Err(error) => Err(refusal(error)),
     });
     let first: Received<_, Status> = Ok(message);

@@ -21,6 +21,10 @@ use std::{sync::Arc, time::Duration};
 /// A queue that is empty and unused for so long is forgotten.
 const QUEUE_FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
+/// What a job takes of memory beside its texts, and a queue that a claim names.
+const JOB_BYTES: usize = 512;
+const SHARE_BYTES: usize = 128;
+
 /// A call that changes something, and what comes with it.
 #[derive(Debug)]
 pub struct Call {
@@ -81,9 +85,9 @@ impl Call {
     /// About what it takes of memory and disk.
     pub fn bytes(&self) -> usize {
         match &self.verb {
-            Verb::Enqueue(jobs) => jobs.iter().map(Incoming::bytes).sum(),
+            Verb::Enqueue(jobs) => jobs.iter().map(|job| job.bytes() + JOB_BYTES).sum(),
             Verb::Settle(settlements) => settlements.bytes(),
-            Verb::Claim(claim) => claim.settle.bytes(),
+            Verb::Claim(claim) => claim.settle.bytes() + claim.shares.len() * SHARE_BYTES,
             Verb::Import(import) => import.jobs.iter().map(sizes::of_view).sum(),
             _ => 0,
         }
@@ -97,6 +101,17 @@ impl Call {
     /// It adds jobs: refused while the disk is nearly full.
     pub fn adds_jobs(&self) -> bool {
         matches!(self.verb, Verb::Enqueue(_) | Verb::Import(_))
+    }
+
+    /// It ends leases, or does what was accepted earlier: it finds room when others are refused.
+    pub fn has_reserve(&self) -> bool {
+        match &self.verb {
+            Verb::Claim(claim) => !claim.settle.is_empty(),
+            Verb::Settle(_) | Verb::Undelivered(_) | Verb::Sweep(..) | Verb::NextDue(_) | Verb::Look(_) => true,
+            Verb::Register(_) | Verb::Forget(_) | Verb::NoteClaims(_) => true,
+            Verb::Enqueue(_) | Verb::Requeue(_) | Verb::Purge(_) | Verb::Pause(..) | Verb::Breakers(_) => false,
+            Verb::SetBreaker(..) | Verb::Cancel(..) | Verb::RunNow(..) | Verb::Import(_) => false,
+        }
     }
 
     /// Whether it can run together with this one, as one call.

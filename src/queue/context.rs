@@ -41,17 +41,45 @@ pub struct QueueMemory {
     last_claims: Mutex<LastClaims>,
 }
 
-/// When workers of this process last asked for queues, those that are not there included.
+/// When workers of this process last asked for queues. Of names that are no queues it knows some: each may be a typing error.
 #[derive(Debug, Default)]
 struct LastClaims {
-    by_queue: HashMap<QueueName, Timestamp>,
+    by_queue: HashMap<QueueName, Claimed>,
+    /// Of these, those that were no queues.
+    others: usize,
     /// Since when they are not known to other processes.
     published: Timestamp,
+    /// When room was last looked for.
+    tidied: Timestamp,
 }
 
-/// Names that are remembered; where there are more, those go that no worker has asked for in an hour.
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    at: Timestamp,
+    is_queue: bool,
+}
+
+/// Names that are remembered; where there are more, those make room, once a minute, that no worker has asked for in an hour.
 const CLAIMED_NAMES_MAX: usize = 20_000;
+const OTHER_NAMES_MAX: usize = 1_000;
 const CLAIMED_WITHIN: Duration = Duration::from_secs(3600);
+const TIDY_CLAIMS_EVERY: Duration = Duration::from_secs(60);
+
+impl LastClaims {
+    fn note(&mut self, queue: &QueueName, is_queue: bool, now: Timestamp) {
+        let full =
+            |claims: &Self| claims.by_queue.len() >= CLAIMED_NAMES_MAX || !is_queue && claims.others >= OTHER_NAMES_MAX;
+        if full(self) && now.since(self.tidied) >= TIDY_CLAIMS_EVERY {
+            self.tidied = now;
+            self.by_queue.retain(|_, claimed| now.since(claimed.at) < CLAIMED_WITHIN);
+            self.others = self.by_queue.values().filter(|claimed| !claimed.is_queue).count();
+        }
+        if !full(self) {
+            self.others += usize::from(!is_queue);
+            self.by_queue.insert(queue.clone(), Claimed { at: now, is_queue });
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Remembered {
@@ -159,21 +187,20 @@ impl QueueMemory {
 
     /// Workers ask for these queues.
     pub(crate) fn claimed<'q>(&self, queues: impl Iterator<Item = &'q QueueName>, now: Timestamp) {
-        let claims = &mut self.last_claims().by_queue;
+        let mut claims = self.last_claims();
         for queue in queues {
-            if let Some(last) = claims.get_mut(queue) {
-                *last = now.max(*last);
-                continue;
+            match claims.by_queue.get_mut(queue) {
+                Some(claimed) => claimed.at = now.max(claimed.at),
+                None => {
+                    let is_queue = self.lock().contains_key(queue);
+                    claims.note(queue, is_queue, now);
+                }
             }
-            if claims.len() >= CLAIMED_NAMES_MAX {
-                claims.retain(|_, last| now.since(*last) < CLAIMED_WITHIN);
-            }
-            claims.insert(queue.clone(), now);
         }
     }
 
     pub(crate) fn last_claim(&self, queue: &QueueName) -> Option<Timestamp> {
-        self.last_claims().by_queue.get(queue).copied()
+        self.last_claims().by_queue.get(queue).map(|claimed| claimed.at)
     }
 
     pub(crate) fn claimed_queues(&self) -> Vec<QueueName> {
@@ -184,8 +211,8 @@ impl QueueMemory {
     pub(crate) fn new_claims(&self, now: Timestamp) -> Vec<(QueueName, Timestamp)> {
         let mut claims = self.last_claims();
         let before = std::mem::replace(&mut claims.published, now);
-        let new = claims.by_queue.iter().filter(|(_, at)| **at >= before);
-        new.map(|(queue, at)| (queue.clone(), *at)).collect()
+        let new = claims.by_queue.iter().filter(|(_, claimed)| claimed.at >= before);
+        new.map(|(queue, claimed)| (queue.clone(), claimed.at)).collect()
     }
 
     pub(crate) fn half_open_announced(&self, queue: &QueueName, group: u16) -> u64 {

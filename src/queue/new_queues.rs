@@ -12,8 +12,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct NewQueues {
     per_minute: usize,
-    /// When this minute began, and how many were made in it.
-    made: Mutex<(Timestamp, usize)>,
+    made: Mutex<Made>,
+}
+
+/// In this minute.
+#[derive(Debug, Default)]
+struct Made {
+    since: Timestamp,
+    count: usize,
+    told: bool,
 }
 
 impl Default for NewQueues {
@@ -30,14 +37,18 @@ impl NewQueues {
     /// One more, if it may be made now.
     pub(crate) fn make(&self, now: Timestamp) -> Result<(), Refusal> {
         let mut made = lock(&self.made);
-        let (since, count) = &mut *made;
-        if now.since(*since) >= MINUTE {
-            (*since, *count) = (now, 0);
+        if now.since(made.since) >= MINUTE {
+            *made = Made { since: now, ..Made::default() };
         }
-        if *count >= self.per_minute {
-            return Err(Refusal::NewQueuesTooFast { limit: self.per_minute, after: since.after(MINUTE).since(now) });
+        if made.count >= self.per_minute {
+            let limit = self.per_minute;
+            if !std::mem::replace(&mut made.told, true) {
+                let what = "a limit is reached: what is beyond it is refused";
+                tracing::warn!(limit = "new_queues_per_minute", value = limit, "{what}");
+            }
+            return Err(Refusal::NewQueuesTooFast { limit, after: made.since.after(MINUTE).since(now) });
         }
-        *count += 1;
+        made.count += 1;
         Ok(())
     }
 }

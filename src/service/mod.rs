@@ -15,12 +15,12 @@ mod work;
 pub use claim::{ClaimReply, ClaimRequest, Order};
 pub use explain::{ExplainRequest, Explained, ExplainedDelay};
 pub use log::EventLog;
-pub use message_budget::{ConnectionBudget, Held, MessageBudget};
+pub use message_budget::{AddressBudget, ConnectionBudget, Held, MessageBudget};
 pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
 pub use unclaimed::{Unclaimed, UnclaimedQueues};
 pub use waiters::{Waiter, Waiters};
-pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply};
+pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply, WorkSettlements};
 
 use crate::domain::Limits;
 use crate::queue::{Host, Queues};

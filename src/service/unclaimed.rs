@@ -14,6 +14,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const UNCLAIMED_FOR: Duration = Duration::from_secs(60);
 /// Queues read at a time.
 const PAGE: usize = 1_000;
+/// Queues that are named at a time, and names that each is compared with.
+const TOLD_AT_ONCE: usize = 10;
+const COMPARED_MAX: usize = 1_000;
 
 /// What is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +107,27 @@ impl<H: Host> Service<H> {
                 break;
             }
         }
-        unclaimed.retain(|(queue, _)| known.told.insert(queue.clone()));
-        let names: Vec<_> = claimed.iter().map(QueueName::as_str).collect();
-        let told = unclaimed.into_iter().map(|(queue, ready)| {
-            let near = near_miss(queue.as_str(), &names).map(str::to_owned);
-            Unclaimed { queue, ready, near }
-        });
-        Ok(told.collect())
+        let still: HashSet<_> = unclaimed.iter().map(|(queue, _)| queue).collect();
+        known.told.retain(|queue| still.contains(queue));
+        unclaimed.retain(|(queue, _)| !known.told.contains(queue));
+        unclaimed.truncate(TOLD_AT_ONCE);
+        known.told.extend(unclaimed.iter().map(|(queue, _)| queue.clone()));
+        // To compare thousands of long names takes a while.
+        let compare = move || {
+            let told = unclaimed.into_iter().map(|(queue, ready)| {
+                let near = nearest(&queue, &claimed);
+                Unclaimed { queue, ready, near }
+            });
+            told.collect()
+        };
+        Ok(tokio::task::spawn_blocking(compare).await.unwrap_or_default())
     }
+}
+
+/// Of names of about the same length, the one that was probably meant.
+fn nearest(queue: &QueueName, claimed: &[QueueName]) -> Option<String> {
+    let queue = queue.as_str();
+    let similar = |name: &&str| name.len().abs_diff(queue.len()) <= queue.len() / 3 + 1;
+    let names: Vec<_> = claimed.iter().map(QueueName::as_str).filter(similar).take(COMPARED_MAX).collect();
+    near_miss(queue, &names).map(str::to_owned)
 }

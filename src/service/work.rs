@@ -9,7 +9,7 @@ mod waiting;
 
 use super::{ClaimReply, ClaimRequest, ConnectionBudget, Held, Order, Service, waiters::Waiter};
 use crate::domain::{Lease, QueueName, Timestamp};
-use crate::queue::{Claimed, Idle, Settled, Settlements};
+use crate::queue::{Claimed, Idle, REFUSED_BYTES, Settled, Settlements};
 use crate::queue::{Error, Handover, Host};
 use in_flight::InFlight;
 use std::future::{pending, poll_fn};
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Interval, Sleep, interval, sleep};
 use tokio_stream::Stream;
-use waiting::{Expected, Waiting, next_batch, together};
+use waiting::{Expected, next_batch, together};
 
 /// After so long without a word the stream says that it is there.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -53,13 +53,30 @@ pub struct WorkHello {
     pub retiring: watch::Receiver<bool>,
 }
 
-/// What the worker says. `T` comes back with the answer to its settlements.
+/// What the worker says.
 #[derive(Debug)]
 pub struct WorkMessage<T> {
     pub add_credits: u32,
-    pub settle: Option<(T, Settlements)>,
+    pub settle: Option<WorkSettlements<T>>,
     pub started: Vec<Lease>,
     pub stop: bool,
+}
+
+/// Settlements that are answered together. `T` comes back with the answer.
+#[derive(Debug)]
+pub struct WorkSettlements<T> {
+    pub tag: T,
+    pub settle: Settlements,
+    /// Items that were refused before they came here, and are answered as well.
+    pub refused: usize,
+    /// What all this takes until the answer is on its way.
+    pub held: Held,
+}
+
+impl<T> WorkSettlements<T> {
+    fn bytes(&self) -> usize {
+        self.settle.bytes() + self.refused * REFUSED_BYTES
+    }
 }
 
 /// What the stream says.
@@ -67,8 +84,8 @@ pub struct WorkMessage<T> {
 pub struct WorkReply<T> {
     pub now: Timestamp,
     pub jobs: Option<Handover>,
-    /// What the jobs take until the transport has them.
-    pub held: Option<Held>,
+    /// What the jobs and the answers take until the transport has them.
+    pub held: Vec<Held>,
     pub settled: Option<(T, Settled)>,
     pub idle: Vec<Idle>,
     pub cancel_requested: Vec<Lease>,
@@ -81,7 +98,7 @@ impl<T> WorkReply<T> {
         Self {
             now,
             jobs: None,
-            held: None,
+            held: Vec::new(),
             settled: None,
             idle: Vec::new(),
             cancel_requested: Vec::new(),
@@ -147,7 +164,7 @@ struct Worker<H, T, E> {
     cancels: broadcast::Receiver<Lease>,
     credits: usize,
     in_flight: InFlight,
-    waiting: Vec<Waiting<T>>,
+    waiting: Vec<WorkSettlements<T>>,
     /// As the worker knows it.
     last_idle: Vec<Idle>,
     draining: bool,
@@ -215,7 +232,7 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
         let mut received = false;
         while !self.received_all
             && self.waiting.len() < WAITING_MESSAGES
-            && self.waiting.iter().map(|waiting| waiting.settle.bytes()).sum::<usize>() < WAITING_BYTES
+            && self.waiting.iter().map(WorkSettlements::bytes).sum::<usize>() < WAITING_BYTES
             && let Some(message) = ready_now(inbox.as_mut()).await
         {
             self.receive(message)?;
@@ -244,9 +261,7 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
         for lease in &message.started {
             self.in_flight.start(lease);
         }
-        if let Some((tag, settlements)) = message.settle {
-            self.waiting.push(Waiting { tag, settle: settlements });
-        }
+        self.waiting.extend(message.settle);
         Ok(())
     }
 
@@ -320,18 +335,19 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
         &mut self, answers: Vec<Expected<T>>, mut settled: Settled, reply: Option<WorkReply<T>>,
     ) -> Result<(), End<E>> {
         let mut replies: Vec<WorkReply<T>> = Vec::with_capacity(answers.len() + 1);
-        for Expected { tag, acks, nacks, extensions } in answers {
+        for Expected { tag, acks, nacks, extensions, held } in answers {
             let part = Settled {
                 acks: settled.acks.drain(..acks).collect(),
                 nacks: settled.nacks.drain(..nacks).collect(),
                 extensions: settled.extensions.drain(..extensions).collect(),
             };
-            let settled = Some((tag, part));
-            replies.push(WorkReply { settled, ..self.empty() });
+            let (settled, held) = (Some((tag, part)), vec![held]);
+            replies.push(WorkReply { settled, held, ..self.empty() });
         }
         match (replies.last_mut(), reply) {
             (Some(last), Some(reply)) => {
-                (last.now, last.jobs, last.held, last.idle) = (reply.now, reply.jobs, reply.held, reply.idle);
+                last.held.extend(reply.held);
+                (last.now, last.jobs, last.idle) = (reply.now, reply.jobs, reply.idle);
             }
             (None, Some(reply)) => replies.push(reply),
             (_, None) => {}
@@ -349,7 +365,7 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
             self.last_idle.clear();
             let delivered = claimed.jobs.is_delivered();
             claimed.jobs.iter().for_each(|job| self.in_flight.add(job, delivered.clone()));
-            (reply.jobs, reply.held) = (Some(claimed.jobs), held);
+            (reply.jobs, reply.held) = (Some(claimed.jobs), held.into_iter().collect());
             return Some(reply);
         }
         let reasons = |all: &[Idle]| -> Vec<_> { all.iter().map(|idle| (idle.queue.clone(), idle.reason)).collect() };

@@ -6,8 +6,10 @@ mod error;
 mod finding;
 pub mod memory;
 pub mod redis;
+mod room;
 pub mod sqlite;
 pub mod storage;
 
 pub use error::*;
 pub use finding::*;
+pub use room::*;

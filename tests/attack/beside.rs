@@ -2,9 +2,11 @@
 
 use crate::server::Server;
 use redrive::grpc::pb::{AckRequest, ClaimRequest, EnqueueRequest, enqueue_request::Body};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
 
 const EVERY: Duration = Duration::from_millis(20);
 
@@ -15,9 +17,27 @@ pub(crate) struct Beside {
 
 /// The server's memory, in MB.
 pub(crate) fn memory(server: &Server) -> u64 {
+    of_status(server, "VmRSS")
+}
+
+/// The most that it had so far.
+pub(crate) fn peak_memory(server: &Server) -> u64 {
+    of_status(server, "VmHWM")
+}
+
+fn of_status(server: &Server, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// Another address than that of a connection which names none.
+pub(crate) const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// A connection from there.
+pub(crate) async fn from(address: IpAddr, server: &Server) -> Channel {
+    let server = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+    server.local_address(Some(address)).connect().await.unwrap()
 }
 
 pub(crate) fn job(queue: &str, bytes: usize) -> EnqueueRequest {

@@ -1,7 +1,7 @@
 //! More connections than there may be.
 
 use crate::raw::{ENHANCE_YOUR_CALM, Raw};
-use crate::server::{LONG, Launch, config_file, scratch};
+use crate::server::{LONG, Launch, Server, config_file, scratch};
 use redrive::grpc::pb::{ClaimRequest, GetServerInfoRequest};
 
 fn patient() -> ClaimRequest {
@@ -24,6 +24,31 @@ async fn a_peer_has_so_many_connections_and_hears_that_it_has_too_many() {
     first.get_server_info(GetServerInfoRequest {}).await.unwrap();
     let line = server.log_line("connections_per_peer");
     assert!(line.contains("127.0.0.1 (2 connections"), "{line}");
+}
+
+fn descriptors(server: &Server) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_broke_keeps_no_descriptor() {
+    let data = scratch();
+    let server = Launch::on(data.path()).start();
+    let before = descriptors(&server);
+    let mut broken = Vec::new();
+    for _ in 0..50 {
+        let raw = Raw::connect(server.address, 65_535).await.unwrap();
+        // A frame that is longer than any may be.
+        raw.send(&[0xff; 100]).await.unwrap();
+        broken.push(raw);
+    }
+    for raw in &broken {
+        assert!(raw.wait_for(LONG, |seen| seen.closed).await);
+        raw.close().await;
+    }
+    // The last of them may be about to be closed.
+    let left = descriptors(&server) - before;
+    assert!(left <= 10, "{left} are open");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,5 +75,5 @@ async fn an_idle_connection_makes_way_and_one_with_a_call_does_not() {
     assert!(refused.wait_for(LONG, |seen| seen.closed).await);
     let why = "2 connections are the most this server takes";
     assert_eq!(refused.seen().goaway, Some((ENHANCE_YOUR_CALM, why.into())));
-    server.log_line("a limit is reached");
+    server.log_line("\"limit\":\"connections\"");
 }

@@ -1,13 +1,15 @@
 //! Frames that carry nothing, headers that do not end, requests that do not come.
 
+use crate::beside::job;
 use crate::raw::{
-    DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PING, RST_STREAM, Raw, SETTINGS, call_headers, frame,
-    message,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PING, REFUSED_STREAM, RST_STREAM, Raw,
+    SETTINGS, Seen, WINDOW_UPDATE, call_headers, frame, header_block, message,
 };
 use crate::server::{LONG, Launch, Server, config_file, scratch};
 use redrive::grpc::frames::{Frames, Head};
-use redrive::grpc::pb::{GetServerInfoRequest, WorkRequest};
+use redrive::grpc::pb::{ClaimRequest, GetServerInfoRequest, WorkRequest};
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
 
 const LIMITS: &str = "[limits]\ncontrol_frames_per_second = 1000\npreface_timeout = \"1s\"\nrequest_timeout = \"1s\"\n";
 
@@ -65,6 +67,71 @@ async fn a_flood_of_frames_that_carry_nothing_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn window_updates_for_no_data_are_such_frames_and_those_for_data_are_not() {
+    let (server, _data) = limited();
+    let raw = Raw::connect(server.address, 65_535).await.unwrap();
+    // It may be ended before all of it is written.
+    let _ = raw.send(&frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes()).repeat(5_000)).await;
+    assert_ended(&server, &raw, "more than 1000 frames in a second that carry nothing").await;
+
+    let mut producer = server.queue().await;
+    for _ in 0..40 {
+        producer.enqueue(job("large", 1 << 20)).await.unwrap();
+    }
+    let raw = Raw::connect(server.address, 65_535).await.unwrap();
+    let claim = ClaimRequest { queues: vec!["large".into()], max_jobs: 3, ..ClaimRequest::default() };
+    // 2,500 frames of data, of which each is answered with two updates.
+    for _ in 0..14 {
+        let stream = raw.call("QueueService/Claim", &claim).await.unwrap();
+        assert!(raw.wait_for(LONG, |seen| seen.streams.get(&stream).is_some_and(|heard| heard.ended)).await);
+    }
+    assert!(!raw.seen().closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_word_is_closed() {
+    let (server, _data) = limited();
+    let mut silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let mut said = Vec::new();
+    tokio::time::timeout(LONG, silent.read_to_end(&mut said)).await.expect("it still has its connection").unwrap();
+    server.log_line("preface_timeout");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_are_too_long_are_refused() {
+    let data = scratch();
+    let config = config_file(data.path(), "[limits]\nheader_bytes = 2048\n");
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let raw = Raw::connect(server.address, 65_535).await.unwrap();
+    let long = [call_headers("QueueService/Claim"), header_block(&[("x", &"y".repeat(100))]).repeat(20)].concat();
+    let (first, rest) = long.split_at(1_000);
+    raw.send(&[frame(HEADERS, 0, 1, first), frame(CONTINUATION, END_HEADERS, 1, rest)].concat()).await.unwrap();
+    // 431, which HTTP/2 says itself, or an end.
+    let refused = |seen: &Seen| seen.closed || seen.streams.get(&1).is_some_and(|heard| heard.headers > 0);
+    assert!(raw.wait_for(LONG, refused).await);
+    let line = server.log_line("header_bytes");
+    assert!(line.contains("2048"), "{line}");
+    server.admin().await.get_server_info(GetServerInfoRequest {}).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_has_so_many_calls() {
+    let data = scratch();
+    let config = config_file(data.path(), "[limits]\ncalls_per_connection = 4\n");
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let raw = Raw::connect(server.address, 65_535).await.unwrap();
+    // As if it had not heard how many it may have.
+    for _ in 0..4 {
+        raw.open("QueueService/Enqueue").await.unwrap();
+    }
+    let refused = raw.open("QueueService/Enqueue").await.unwrap();
+    let reset = |seen: &Seen| seen.closed || seen.streams.get(&refused).is_some_and(|heard| heard.reset.is_some());
+    assert!(raw.wait_for(LONG, reset).await);
+    assert_eq!(raw.seen().streams.get(&refused).and_then(|heard| heard.reset), Some(REFUSED_STREAM));
+    server.log_line("calls_per_connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn headers_that_do_not_end_end_the_connection() {
     let (server, _data) = limited();
     let raw = Raw::connect(server.address, 65_535).await.unwrap();
@@ -72,6 +139,7 @@ async fn headers_that_do_not_end_end_the_connection() {
     assert!(raw.wait_for(LONG, |seen| seen.settings >= 2).await);
     raw.send(&frame(HEADERS, 0, 1, &call_headers("QueueService/Claim"))).await.unwrap();
     assert_ended(&server, &raw, "the headers of a call were not complete within 1s").await;
+    server.log_line("preface_timeout");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +155,7 @@ async fn a_request_that_does_not_come_is_answered() {
             "{stream}"
         );
     }
+    server.log_line("\"limit\":\"request_timeout\"");
     // A stream that has said its hello stays.
     let working = raw.open("QueueService/Work").await.unwrap();
     raw.send(&frame(DATA, 0, working, &message(&hello_of("q")))).await.unwrap();

@@ -6,9 +6,13 @@
 // Elapsed time is what some of these tests are about; and their helpers fail the way tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::large_futures)]
 
+mod addresses;
 mod age;
 mod beside;
+mod by_hand;
 mod connections;
+mod decoding;
+mod foreign;
 mod frames;
 mod queues;
 mod raw;
@@ -16,6 +20,7 @@ mod rounds;
 #[path = "../process/server.rs"]
 #[allow(dead_code, reason = "other tests need the rest")]
 mod server;
+mod settlements;
 mod stall;
 mod unread;
 mod waits;

@@ -20,6 +20,7 @@ async fn so_many_queues_come_into_being_each_minute_and_those_there_are_go_on() 
     let reason = details.error_info().map(|info| info.reason.as_str());
     assert_eq!((refused.code(), reason), (Code::ResourceExhausted, Some("TOO_MANY_QUEUES")), "{refused:?}");
     assert!(details.retry_info().is_some());
+    server.log_line("new_queues_per_minute");
     let pause = PauseQueueRequest { queue: "one-more".into(), ..PauseQueueRequest::default() };
     assert_eq!(server.admin().await.pause_queue(pause).await.unwrap_err().code(), Code::ResourceExhausted);
     for queue in ["made-up-3", "configured"] {

@@ -1,11 +1,11 @@
 //! Calls that wait, and what is sent on streams.
 
 use crate::beside::job;
+use crate::by_hand::ByHand;
 use crate::raw::Raw;
 use crate::server::{LONG, Launch, Server, config_file, scratch};
 use redrive::grpc::pb::{AckRequest, ClaimRequest, GetStatsRequest, SettleRequest, WorkHello, WorkRequest};
 use std::{future::Future, pin::Pin, task::Poll};
-use tonic::codegen::http::{HeaderMap, Request};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -34,7 +34,7 @@ async fn open_waits(server: &Server, raw: &Raw, count: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_beyond_the_waits_of_all_is_refused_and_has_settled() {
     let data = scratch();
-    let config = config_file(data.path(), "[limits]\nwaits = 3\n");
+    let config = config_file(data.path(), "[limits]\nwaits = 3\nwaits_per_peer = 3\n");
     let server = Launch::on(data.path()).arg("--config").arg(config).start();
     let mut client = server.queue().await;
     client.enqueue(job("q", 10)).await.unwrap();
@@ -128,28 +128,8 @@ async fn what_cannot_be_read_on_a_stream_is_refused_as_such() {
     }
     // Rubbish, which no library of gRPC sends.
     for rubbish in [&[0, 0, 0, 0, 3, 0xff, 0xff, 0xff][..], &[9, 0, 0, 0, 1, 0]] {
-        let trailers = trailers_of(&server, rubbish).await;
+        let trailers = ByHand::connect(&server).await.trailers("QueueService/Work", rubbish.into()).await;
         assert_eq!(trailers["grpc-status"], "3", "{trailers:?}");
         assert_eq!(trailers["redrive-reason"], "INVALID_FIELD");
     }
-}
-
-/// How a Work stream ends on which this was sent.
-async fn trailers_of(server: &Server, bytes: &'static [u8]) -> HeaderMap {
-    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let (client, connection) = h2::client::handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    let request = Request::post(format!("http://{}/redrive.v1.QueueService/Work", server.address));
-    let request = request.header("content-type", "application/grpc").header("te", "trailers").body(()).unwrap();
-    let (response, mut out) = client.ready().await.unwrap().send_request(request, false).unwrap();
-    out.send_data(bytes.into(), false).unwrap();
-    let response = response.await.unwrap();
-    if response.headers().contains_key("grpc-status") {
-        return response.headers().clone();
-    }
-    let mut body = response.into_body();
-    while let Some(data) = body.data().await {
-        data.unwrap();
-    }
-    body.trailers().await.unwrap().unwrap()
 }

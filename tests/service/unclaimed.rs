@@ -1,8 +1,10 @@
 //! Which queues workers ask for.
 
 use crate::server::{Server, at, claim, claim_of, job, time};
+use redrive::domain::QueueName;
 use redrive::grpc::pb;
 use redrive::service::{Unclaimed, UnclaimedQueues};
+use std::collections::HashSet;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -55,6 +57,44 @@ async fn a_queue_with_ready_jobs_that_no_worker_asks_for_is_named_once() {
     let unclaimed = server.service.unclaimed_if_due(&mut known).await.unwrap();
     assert_eq!(told(&unclaimed), [("new", 1, None)]);
     assert_eq!(last_claim(&server, "emials").await, None);
+}
+
+#[tokio::test]
+async fn names_that_are_made_up_leave_room_for_queues_and_for_others_later() {
+    let server = Server::start().await;
+    let queues = server.service.queues();
+    server.enqueue(job("q")).await.unwrap();
+    let made_up = |prefix: &str| -> Vec<QueueName> {
+        (0..3_000).map(|number| QueueName::parse(&format!("{prefix}-{number}")).unwrap()).collect()
+    };
+    queues.note_claims(made_up("a").iter());
+    assert_eq!(queues.claimed_queues().len(), 1_000);
+    server.take("q").await;
+    assert!(last_claim(&server, "q").await.is_some(), "it is a queue");
+    queues.note_claims(made_up("b").iter());
+    assert_eq!(queues.claimed_queues().len(), 1_001);
+    server.pass(60 * MINUTE).await;
+    queues.note_claims(made_up("c").iter());
+    let claimed = queues.claimed_queues();
+    assert!(claimed.len() <= 1_001 && claimed.iter().any(|queue| queue.as_str() == "c-0"), "{}", claimed.len());
+}
+
+#[tokio::test]
+async fn a_few_unclaimed_queues_are_named_at_a_time() {
+    let server = Server::start().await;
+    let mut known = UnclaimedQueues::new(server.service.queues().now());
+    for number in 10..35 {
+        server.enqueue(job(&format!("queue-{number}"))).await.unwrap();
+    }
+    server.pass(2 * MINUTE).await;
+    let mut all = HashSet::new();
+    for expected in [10, 10, 5, 0] {
+        let told = server.service.unclaimed_if_due(&mut known).await.unwrap();
+        assert_eq!(told.len(), expected);
+        all.extend(told.into_iter().map(|unclaimed| unclaimed.queue));
+        server.pass(MINUTE).await;
+    }
+    assert_eq!(all.len(), 25);
 }
 
 #[tokio::test]

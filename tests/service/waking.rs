@@ -150,7 +150,7 @@ async fn a_worker_that_hung_up_takes_no_job_with_it() {
         worker_id: String::new(),
         request_id: String::new(),
         settle: Settlements::default(),
-        budget: MessageBudget::new(&Bounds::default()).connection(),
+        budget: MessageBudget::new(&Bounds::default()).address().connection(),
     };
     let service = server.service.clone();
     let gone = tokio::spawn(async move { service.claim(request).await });

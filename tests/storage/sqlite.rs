@@ -18,6 +18,7 @@ type Run = Box<dyn FnOnce(&mut SqliteStorage<'_>) -> Result<Answer, StoreError> 
 
 pub(crate) struct Call {
     adds_jobs: bool,
+    has_reserve: bool,
     run: Run,
 }
 
@@ -39,6 +40,10 @@ impl Work for Calls {
 
     fn adds_jobs(call: &Call) -> bool {
         call.adds_jobs
+    }
+
+    fn has_reserve(call: &Call) -> bool {
+        call.has_reserve
     }
 
     fn run(&mut self, storage: &mut SqliteStorage<'_>, calls: Vec<Call>) -> Result<Vec<Answer>, StoreError> {
@@ -66,7 +71,7 @@ impl SqliteCalls {
     ) -> Result<T, StoreError> {
         let run: Run = Box::new(|storage| Ok(Box::new(run(storage)?)));
         let (reply, answer) = oneshot::channel();
-        self.0.submit(Call { adds_jobs, run }, reply)?;
+        self.0.submit(Call { adds_jobs, has_reserve: false, run }, reply)?;
         let answer = answer.await.expect("the writer answers")?;
         Ok(*answer.downcast().expect("the answer of this call"))
     }

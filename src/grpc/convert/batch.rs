@@ -21,6 +21,12 @@ pub(crate) struct RefusedSettlements {
     pub(crate) extensions: Refused,
 }
 
+impl RefusedSettlements {
+    pub(crate) fn items(&self) -> usize {
+        self.acks.len() + self.nacks.len() + self.extensions.len()
+    }
+}
+
 pub(crate) fn enqueue_batch(
     context: &Context<'_>, request: pb::EnqueueBatchRequest,
 ) -> Result<(Vec<NewJob>, Refused), Invalid> {

@@ -25,9 +25,35 @@ impl Display for Violation {
     }
 }
 
-/// All that is wrong with a request or an item; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Invalid(pub(crate) Vec<Violation>);
+/// What is wrong with a request or an item.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Invalid {
+    /// The first of them; never empty.
+    pub(crate) found: Vec<Violation>,
+    /// All of them.
+    pub(crate) count: usize,
+}
+
+/// A request can have many fields, and all of them may be wrong.
+const KEPT: usize = 16;
+
+impl Invalid {
+    fn push(&mut self, violation: Violation) {
+        self.count += 1;
+        if self.found.len() < KEPT {
+            // Mostly it stays the only one.
+            self.found.reserve_exact(usize::from(self.found.is_empty()));
+            self.found.push(violation);
+        }
+    }
+
+    /// Those of a part are also those of the whole.
+    pub(super) fn include(&mut self, part: Self) {
+        let kept = part.found.len();
+        part.found.into_iter().for_each(|violation| self.push(violation));
+        self.count += part.count - kept;
+    }
+}
 
 /// Where in the request an item stands: `jobs[3]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +66,7 @@ pub(crate) struct Place {
 pub(super) struct Check<'a> {
     pub(super) limits: &'a Limits,
     place: Option<Place>,
-    found: Vec<Violation>,
+    pub(super) invalid: Invalid,
 }
 
 impl<'a> Check<'a> {
@@ -49,7 +75,7 @@ impl<'a> Check<'a> {
     }
 
     pub(super) fn at(limits: &'a Limits, place: Option<Place>) -> Self {
-        Self { limits, place, found: Vec::new() }
+        Self { limits, place, invalid: Invalid::default() }
     }
 
     pub(super) fn refuse(&mut self, field: impl Display, message: impl Into<String>) {
@@ -58,15 +84,15 @@ impl<'a> Check<'a> {
 
     fn push(&mut self, field: impl Display, message: String, size: Option<(usize, usize)>) {
         let (place, field) = (self.place, field.to_string());
-        self.found.push(Violation { place, field, message, body_too_large: size });
+        self.invalid.push(Violation { place, field, message, body_too_large: size });
     }
 
     /// The value, unless something was refused.
     pub(super) fn done<T>(self, value: Option<T>) -> Result<T, Invalid> {
         match value {
-            Some(value) if self.found.is_empty() => Ok(value),
+            Some(value) if self.invalid.count == 0 => Ok(value),
             // A value is only missing where something was refused.
-            _ => Err(Invalid(self.found)),
+            _ => Err(self.invalid),
         }
     }
 

@@ -32,13 +32,10 @@ pub(crate) fn claim(
     if request.worker_id.is_empty() && !request.request_id.is_empty() {
         check.refuse("worker_id", "is needed with a request_id, which is remembered for each worker by itself");
     }
-    let (settle, refused) =
-        settlements(limits, request.settle.unwrap_or_default(), true).unwrap_or_else(|Invalid(found)| {
-            for violation in found {
-                check.refuse(violation.field, violation.message);
-            }
-            Default::default()
-        });
+    let (settle, refused) = settlements(limits, request.settle.unwrap_or_default(), true).unwrap_or_else(|invalid| {
+        check.invalid.include(invalid);
+        Default::default()
+    });
     let max_bytes = bounded(request.max_bytes, limits.reply_bytes, limits.reply_bytes);
     let claim = order.map(|order| ClaimRequest {
         queues,
@@ -58,7 +55,7 @@ pub(crate) fn claim(
 
 /// About what the answers to settlements take.
 fn answer_bytes(settle: &Settlements, refused: &RefusedSettlements) -> usize {
-    let refused = refused.acks.len() + refused.nacks.len() + refused.extensions.len();
+    let refused = refused.items();
     16 * settle.acks.len() + 512 * settle.nacks.len() + 32 * settle.extensions.len() + 1024 * refused
 }
 

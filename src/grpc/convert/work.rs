@@ -7,8 +7,8 @@ use super::job::delivered;
 use super::settle::settle_response;
 use crate::domain::{Limits, Settings};
 use crate::grpc::pb;
-use crate::queue::Handover;
-use crate::service::{ConnectionBudget, WorkHello, WorkMessage, WorkReply};
+use crate::queue::{Handover, REFUSED_BYTES};
+use crate::service::{ConnectionBudget, WorkHello, WorkMessage, WorkReply, WorkSettlements};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -41,6 +41,7 @@ pub(crate) fn work_hello(
         0 => IN_FLIGHT_BYTES,
         bytes => bytes as usize,
     };
+    let message_budget = budget.clone();
     let hello = check.done(order.map(|order| WorkHello {
         queues: names,
         order,
@@ -53,14 +54,22 @@ pub(crate) fn work_hello(
         budget,
         retiring,
     }))?;
-    Ok((hello, work_message(limits, request)?))
+    Ok((hello, work_message(limits, &message_budget, request)?))
 }
 
 /// Every message, after its hello has been taken.
-pub(crate) fn work_message(limits: &Limits, request: pb::WorkRequest) -> Result<WorkMessage<SettleTag>, Invalid> {
+pub(crate) fn work_message(
+    limits: &Limits, budget: &Arc<ConnectionBudget>, request: pb::WorkRequest,
+) -> Result<WorkMessage<SettleTag>, Invalid> {
     let mut check = Check::new(limits);
     if request.hello.is_some() {
         check.refuse("hello", "belongs into the first message only; open another stream");
+    }
+    let most = limits.batch_items;
+    if request.started.len() > most {
+        let count = request.started.len();
+        check.refuse("started", format!("a message takes at most {most}, not {count}; send several messages"));
+        return check.done(None);
     }
     let mut started = Vec::with_capacity(request.started.len());
     for (at, token) in request.started.iter().enumerate() {
@@ -69,8 +78,10 @@ pub(crate) fn work_message(limits: &Limits, request: pb::WorkRequest) -> Result<
     let settle = match request.settle {
         None => None,
         Some(settle) => {
-            let (settle, refused) = settlements(limits, settle, true)?;
-            Some((SettleTag { id: request.settle_id, refused }, settle))
+            let (settle, bad) = settlements(limits, settle, true)?;
+            let refused = bad.items();
+            let held = budget.hold(settle.bytes() + refused * REFUSED_BYTES);
+            Some(WorkSettlements { tag: SettleTag { id: request.settle_id, refused: bad }, settle, refused, held })
         }
     };
     let (add_credits, stop) = (request.add_credits, request.stop);

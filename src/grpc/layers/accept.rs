@@ -4,8 +4,10 @@
 use super::calls::Calls;
 use super::connection::Connection;
 use super::frames;
+use super::peer::Peer;
 use super::peers::{Admitted, Ending, Peers};
 use crate::domain::Bounds;
+use crate::log_limit::LogLimit;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::future::pending;
@@ -43,7 +45,7 @@ pub(in crate::grpc) struct Serving {
 pub(in crate::grpc) async fn serve(listener: TcpListener, serving: Serving, stop: watch::Sender<bool>) {
     let http = http(&serving.peers.bounds);
     let refused = Arc::new(AtomicUsize::new(0));
-    let mut stopped = stop.subscribe();
+    let (mut stopped, mut failures) = (stop.subscribe(), LogLimit::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -52,7 +54,10 @@ pub(in crate::grpc) async fn serve(listener: TcpListener, serving: Serving, stop
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if let Some(left_out) = failures.admit(crate::env::instant()) {
+                    let left_out = (left_out > 0).then_some(left_out);
+                    tracing::warn!(%error, left_out, "cannot accept a connection");
+                }
                 tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
                 continue;
             }
@@ -111,12 +116,24 @@ fn refuse(mut stream: TcpStream, Ending { code, why }: Ending, refused: &Arc<Ato
     });
 }
 
-/// Serves one connection until it ends, its time is over, or the server stops.
+/// Serves one connection, and gives its place free.
 async fn drive(
     admitted: Admitted, stream: TcpStream, http: http2::Builder<TokioExecutor>, serving: Serving,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) {
     let peer = admitted.0.clone();
+    let broke = serve_one(&peer, stream, http, serving, stopped).await;
+    if broke && peer.ending().is_none_or(|ending| ending.is_abuse()) {
+        // The place is taken a little longer: a client that breaks every connection at once has fewer of them.
+        tokio::time::sleep(GOODBYE_WITHIN).await;
+    }
+}
+
+/// Until the connection ends, its time is over, or the server stops. True: it broke.
+async fn serve_one(
+    peer: &Arc<Peer>, stream: TcpStream, http: http2::Builder<TokioExecutor>, serving: Serving,
+    mut stopped: watch::Receiver<bool>,
+) -> bool {
     let bounds = &serving.peers.bounds;
     let calls = Calls { routes: serving.routes, peer: peer.clone(), longest: serving.longest };
     let io = TokioIo::new(Connection::new(stream, peer.clone()));
@@ -132,12 +149,10 @@ async fn drive(
         };
         tokio::select! {
             ended = &mut connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(address = %peer.address, %error, "a connection broke");
-                    // Its place is taken a little longer: a client that breaks every connection at once has fewer of them.
-                    tokio::time::sleep(GOODBYE_WITHIN).await;
+                if let Err(error) = &ended {
+                    tracing::debug!(address = %peer.address.ip, %error, "a connection broke");
                 }
-                return;
+                return ended.is_err();
             }
             () = &mut over, if !leaving => {
                 leaving = true;
@@ -152,7 +167,7 @@ async fn drive(
             }
             // It says why when it is next polled, if it can.
             () = peer.ended() => cut.set(Some(tokio::time::sleep(GOODBYE_WITHIN))),
-            () = cut_off => return,
+            () = cut_off => return false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A connection's bytes: those that come are followed frame by frame and bounded, those that leave leave together.
 
-use super::frames::{self, Frames, HEADERS, PREFACE_BYTES};
-use super::peers::Peer;
+use super::frames::{self, CONTINUATION, DATA, Frames, HEADERS, PREFACE_BYTES, WINDOW_UPDATE};
+use super::peer::Peer;
 use super::write_coalescing::CoalescingWriter;
 use std::io;
 use std::pin::Pin;
@@ -10,6 +10,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+/// Window updates that come for no data, each second; and what is remembered of data.
+const UPDATES_MORE: usize = 1_000;
+const UPDATES_MAX: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -23,6 +27,10 @@ pub(super) struct Connection {
     last_stream: u32,
     /// In this tick.
     control_frames: usize,
+    /// Window updates that are not control frames: two for each frame of data that left, and a few more.
+    updates: usize,
+    /// Of the headers that are coming.
+    header_bytes: usize,
     tick: u64,
     said_why: bool,
 }
@@ -38,6 +46,8 @@ impl Connection {
             preface,
             last_stream: 0,
             control_frames: 0,
+            updates: UPDATES_MORE,
+            header_bytes: 0,
             tick: 0,
             said_why: false,
         }
@@ -45,27 +55,41 @@ impl Connection {
 
     /// Follows what has come.
     fn came(&mut self, bytes: &[u8]) {
-        let Self { peer, coming, preface, last_stream, control_frames, .. } = self;
-        let mut control = 0;
+        self.begin_tick();
+        let Self { peer, coming, preface, last_stream, control_frames, updates, header_bytes, .. } = self;
+        let (mut control, mut data) = (0, 0);
         coming.pass(bytes, |head| {
             *preface = None;
             control += usize::from(head.is_control());
-            if let Some(open) = head.leaves_headers_open() {
-                peer.headers_open(open);
-                if head.kind == HEADERS {
+            match head.kind {
+                DATA => data += head.length,
+                WINDOW_UPDATE if *updates == 0 => control += 1,
+                WINDOW_UPDATE => *updates -= 1,
+                HEADERS => {
                     *last_stream = head.stream.max(*last_stream);
+                    *header_bytes = head.length;
                 }
+                CONTINUATION => *header_bytes += head.length,
+                _ => {}
+            }
+            if let Some(open) = head.leaves_headers_open() {
+                peer.headers_open(open, *header_bytes);
             }
         });
-        if control > 0 {
-            let tick = peer.peers.tick();
-            if std::mem::replace(&mut self.tick, tick) != tick {
-                *control_frames = 0;
-            }
-            *control_frames += control;
-            if *control_frames > peer.peers.bounds.control_frames_per_second {
-                peer.too_many_control_frames();
-            }
+        if data > 0 {
+            peer.data_came(data);
+        }
+        *control_frames += control;
+        if *control_frames > peer.peers.bounds.control_frames_per_second {
+            peer.too_many_control_frames();
+        }
+    }
+
+    fn begin_tick(&mut self) {
+        let tick = self.peer.peers.tick();
+        if self.tick != tick {
+            (self.tick, self.control_frames) = (tick, 0);
+            self.updates = self.updates.max(UPDATES_MORE);
         }
     }
 
@@ -91,6 +115,7 @@ impl AsyncRead for Connection {
             && let Some(preface) = &mut self.preface
             && preface.as_mut().poll(cx).is_ready()
         {
+            self.peer.says_nothing();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         read
@@ -102,7 +127,12 @@ impl AsyncWrite for Connection {
         self.check(cx)?;
         let written = Pin::new(&mut self.out).poll_write(cx, buf);
         if let Poll::Ready(Ok(length)) = &written {
-            self.leaving.pass(&buf[..*length], |_| {});
+            let Self { leaving, updates, .. } = &mut *self;
+            leaving.pass(&buf[..*length], |head| {
+                if head.kind == DATA {
+                    *updates = (*updates + 2).min(UPDATES_MAX);
+                }
+            });
         }
         written
     }

@@ -32,6 +32,7 @@ impl Head {
         match self.kind {
             DATA => self.length == 0 && self.flags & END_STREAM == 0,
             HEADERS | CONTINUATION => self.length == 0,
+            // For data that left there must be some: those are counted where both are known.
             WINDOW_UPDATE => false,
             _ => true,
         }

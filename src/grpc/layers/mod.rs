@@ -1,11 +1,11 @@
 //! What every call passes, from the socket to the service and back; a file each.
 //!
 //! ```text
-//! socket → accept → connection (frames) → calls → trace → service
-//! socket ← connection (write_coalescing) ← trace ← error_reason ← calls ← undelivered ← service
+//! socket → accept → connection (frames) → calls → request → trace → service
+//! socket ← connection (write_coalescing) ← trace ← error_reason ← reply ← undelivered ← service
 //! ```
 //!
-//! `peers` knows all connections and what each of them takes.
+//! `peers` knows all connections, `peer` what one of them takes.
 
 pub(super) mod accept;
 pub(super) mod calls;
@@ -13,7 +13,10 @@ mod connection;
 pub(super) mod deadline;
 mod error_reason;
 pub mod frames;
+pub(super) mod peer;
 pub(super) mod peers;
+mod reply;
+mod request;
 mod trace;
 pub(super) mod undelivered;
 pub mod write_coalescing;

@@ -1,15 +1,17 @@
 //! All connections, and what each of them takes: connections in all and per peer, calls, waits, replies that are not read. What
 //! a bound refuses is said to the client, and logged once a minute with the peers that hold most.
 
-use crate::domain::{Bounds, duration::human};
+use super::peer::Peer;
+use crate::domain::Bounds;
 use crate::lock::lock;
-use crate::service::{ConnectionBudget, MessageBudget};
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use crate::service::{AddressBudget, MessageBudget};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Semaphore;
 
 /// HTTP/2's codes for the end of a connection.
 const NO_ERROR: u32 = 0;
@@ -20,10 +22,7 @@ const TICK: Duration = Duration::from_secs(1);
 const LOG_EVERY_TICKS: u64 = 60;
 /// Peers named in the log.
 const NAMED: usize = 3;
-/// Ages of replies are told apart by this part of the time to read them.
-const AGES: u64 = 4;
-/// More than `AGES`, so that an age is not taken for the one before it.
-const BUCKETS: usize = 8;
+const DECODED_AT_ONCE: usize = 4;
 
 #[derive(Debug)]
 pub(in crate::grpc) struct Peers {
@@ -31,8 +30,12 @@ pub(in crate::grpc) struct Peers {
     budget: Arc<MessageBudget>,
     /// Since the start, counted by `watch`: ages need no clock.
     ticks: AtomicU64,
-    calls: AtomicUsize,
-    waits: AtomicUsize,
+    pub(super) calls: AtomicUsize,
+    pub(super) waits: AtomicUsize,
+    /// Queues that calls wait for; one that several wait for counts as often.
+    pub(super) waited_for: AtomicUsize,
+    /// Long requests that are decoded at the same time.
+    pub(super) large: Arc<Semaphore>,
     live: Mutex<Live>,
     /// When each limit was last logged.
     logged: Mutex<HashMap<&'static str, u64>>,
@@ -42,7 +45,27 @@ pub(in crate::grpc) struct Peers {
 struct Live {
     next: u64,
     connections: HashMap<u64, Arc<Peer>>,
-    by_address: HashMap<IpAddr, usize>,
+    by_address: HashMap<IpAddr, Arc<Address>>,
+}
+
+/// What the connections of one address take together.
+#[derive(Debug)]
+pub(super) struct Address {
+    pub(super) ip: IpAddr,
+    pub(super) budget: Arc<AddressBudget>,
+    connections: AtomicUsize,
+    pub(super) calls: AtomicUsize,
+    pub(super) waits: AtomicUsize,
+    pub(super) waited_for: AtomicUsize,
+}
+
+/// What a limit is one of: those who have most of it are named.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Of {
+    Connections,
+    Calls,
+    Waits,
+    Bytes,
 }
 
 /// Why a connection is ended, as its client hears it.
@@ -53,8 +76,20 @@ pub(in crate::grpc) struct Ending {
 }
 
 impl Ending {
-    fn abuse(why: impl Into<String>) -> Self {
+    pub(super) fn abuse(why: impl Into<String>) -> Self {
         Self { code: ENHANCE_YOUR_CALM, why: why.into() }
+    }
+
+    pub(super) fn is_abuse(&self) -> bool {
+        self.code != NO_ERROR
+    }
+}
+
+/// Whose address it is: who has one of IPv6 has a network of them.
+fn of_one_peer(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
     }
 }
 
@@ -62,8 +97,9 @@ impl Peers {
     pub(in crate::grpc) fn new(bounds: Bounds) -> Arc<Self> {
         let budget = MessageBudget::new(&bounds);
         let (live, logged) = Default::default();
-        let (ticks, calls, waits) = Default::default();
-        Arc::new(Self { bounds, budget, ticks, calls, waits, live, logged })
+        let (ticks, calls, waits, waited_for) = Default::default();
+        let large = Arc::new(Semaphore::new(DECODED_AT_ONCE));
+        Arc::new(Self { bounds, budget, ticks, calls, waits, waited_for, large, live, logged })
     }
 
     pub(super) fn tick(&self) -> u64 {
@@ -72,35 +108,38 @@ impl Peers {
 
     /// A new connection, unless there are too many.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Admitted, Ending> {
-        let address = address.to_canonical();
+        let ip = of_one_peer(address);
         let per_peer = self.bounds.connections_per_peer();
         let mut live = lock(&self.live);
-        if live.by_address.get(&address).is_some_and(|count| *count >= per_peer) {
+        if live.by_address.get(&ip).is_some_and(|address| address.connections.load(Ordering::Relaxed) >= per_peer) {
             drop(live);
-            self.reached("connections_per_peer", per_peer);
+            self.reached("connections_per_peer", per_peer, Of::Connections);
             return Err(Ending::abuse(format!(
                 "{per_peer} connections from one address are the most this server takes"
             )));
         }
         let most = self.bounds.connections;
         if live.connections.len() >= most {
-            let idle = live.connections.values().filter(|peer| peer.is_idle());
-            let longest = idle.min_by_key(|peer| peer.idle_since.load(Ordering::Relaxed)).cloned();
+            let idle = live.connections.values().filter_map(|peer| Some((peer.idle_since()?, peer)));
+            let longest = idle.min_by_key(|(since, _)| *since).map(|(_, peer)| peer.clone());
             if let Some(idle) = &longest {
                 idle.end(Ending { code: NO_ERROR, why: "idle, and others need the connection".into() });
                 live.remove(idle);
             }
-            if longest.is_none() || live.connections.len() >= most {
-                drop(live);
-                self.reached("connections", most);
+            let full = live.connections.len() >= most;
+            drop(live);
+            self.reached("connections", most, Of::Connections);
+            if full {
                 return Err(Ending::abuse(format!("{most} connections are the most this server takes")));
             }
+            live = lock(&self.live);
         }
         let id = live.next;
         live.next += 1;
+        let address = live.by_address.entry(ip).or_insert_with(|| Arc::new(Address::new(ip, &self.budget))).clone();
+        address.connections.fetch_add(1, Ordering::Relaxed);
         let peer = Arc::new(Peer::new(self.clone(), id, address));
         live.connections.insert(id, peer.clone());
-        *live.by_address.entry(address).or_default() += 1;
         Ok(Admitted(peer))
     }
 
@@ -117,46 +156,49 @@ impl Peers {
     }
 
     /// Logs that a limit is reached, at most once a minute.
-    pub(super) fn reached(&self, limit: &'static str, value: usize) {
+    pub(super) fn reached(&self, limit: &'static str, value: usize, of: Of) {
         let tick = self.tick();
         let before = lock(&self.logged).get(limit).copied();
         if before.is_some_and(|before| tick < before + LOG_EVERY_TICKS) {
             return;
         }
         lock(&self.logged).insert(limit, tick);
-        let peers = self.largest();
+        let peers = self.largest(of);
         tracing::warn!(limit, value, peers, "a limit is reached: what is beyond it is refused");
     }
 
-    /// The addresses that hold most, in words.
-    fn largest(&self) -> String {
-        let mut by_address = BTreeMap::<IpAddr, [usize; 4]>::new();
-        for peer in lock(&self.live).connections.values() {
-            let [connections, calls, waits, bytes] = by_address.entry(peer.address).or_default();
-            *connections += 1;
-            *calls += peer.calls.load(Ordering::Relaxed);
-            *waits += peer.waits.load(Ordering::Relaxed);
-            *bytes += peer.budget.used();
-        }
-        let mut all: Vec<_> = by_address.into_iter().collect();
-        all.sort_by_key(|(_, [connections, calls, _, bytes])| std::cmp::Reverse((*bytes >> 20, *calls, *connections)));
-        let words = all.iter().take(NAMED).map(|(address, [connections, calls, waits, bytes])| {
-            let mib = bytes >> 20;
-            format!("{address} ({connections} connections, {calls} calls, {waits} of them waiting, {mib} MiB)")
+    /// The addresses that hold most of it, in words.
+    fn largest(&self, of: Of) -> String {
+        let mut all: Vec<_> =
+            lock(&self.live).by_address.values().map(|address| (address.ip, address.takes())).collect();
+        all.sort_by_key(|(ip, takes)| (Reverse(takes[of as usize]), *ip));
+        let words = all.iter().take(NAMED).map(|(ip, [connections, calls, waits, bytes])| {
+            let (net, mib) = (if ip.is_ipv6() { "/64" } else { "" }, bytes >> 20);
+            format!("{ip}{net} ({connections} connections, {calls} calls, {waits} of them waiting, {mib} MiB)")
         });
         words.collect::<Vec<_>>().join(", ")
     }
 }
 
+impl Address {
+    fn new(ip: IpAddr, budget: &Arc<MessageBudget>) -> Self {
+        let (connections, calls, waits, waited_for) = Default::default();
+        Self { ip, budget: budget.address(), connections, calls, waits, waited_for }
+    }
+
+    /// In the order of `Of`.
+    fn takes(&self) -> [usize; 4] {
+        let counted = [&self.connections, &self.calls, &self.waits].map(|count| count.load(Ordering::Relaxed));
+        let [connections, calls, waits] = counted;
+        [connections, calls, waits, self.budget.used()]
+    }
+}
+
 impl Live {
     fn remove(&mut self, peer: &Peer) {
-        if self.connections.remove(&peer.id).is_some()
-            && let Some(count) = self.by_address.get_mut(&peer.address)
+        if self.connections.remove(&peer.id).is_some() && peer.address.connections.fetch_sub(1, Ordering::Relaxed) == 1
         {
-            *count -= 1;
-            if *count == 0 {
-                self.by_address.remove(&peer.address);
-            }
+            self.by_address.remove(&peer.address.ip);
         }
     }
 }
@@ -171,208 +213,15 @@ impl Drop for Admitted {
     }
 }
 
-/// One connection.
-#[derive(Debug)]
-pub(in crate::grpc) struct Peer {
-    pub(super) peers: Arc<Peers>,
-    id: u64,
-    pub(super) address: IpAddr,
-    pub(in crate::grpc) budget: Arc<ConnectionBudget>,
-    calls: AtomicUsize,
-    waits: AtomicUsize,
-    /// The tick at which its last call ended.
-    idle_since: AtomicU64,
-    /// One more than the tick at which headers were begun that have not ended; 0: none.
-    headers_since: AtomicU64,
-    /// Replies that wait to be read, by age.
-    unread: [AtomicUsize; BUCKETS],
-    ending: OnceLock<Ending>,
-    ended: Notify,
-    /// True once it is to be left: no more calls, and streams drain.
-    retiring: watch::Sender<bool>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Peer {
-    fn new(peers: Arc<Peers>, id: u64, address: IpAddr) -> Self {
-        let (budget, tick) = (peers.budget.connection(), peers.tick());
-        Self {
-            peers,
-            id,
-            address,
-            budget,
-            calls: AtomicUsize::new(0),
-            waits: AtomicUsize::new(0),
-            idle_since: AtomicU64::new(tick),
-            headers_since: AtomicU64::new(0),
-            unread: Default::default(),
-            ending: OnceLock::new(),
-            ended: Notify::new(),
-            retiring: watch::Sender::new(false),
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.calls.load(Ordering::Relaxed) == 0
-    }
-
-    /// Ends the connection as soon as its task runs.
-    pub(super) fn end(&self, ending: Ending) {
-        tracing::debug!(address = %self.address, why = ending.why, "ending a connection");
-        if self.ending.set(ending).is_ok() {
-            self.ended.notify_one();
-        }
-    }
-
-    pub(super) fn ending(&self) -> Option<&Ending> {
-        self.ending.get()
-    }
-
-    pub(super) async fn ended(&self) {
-        self.ended.notified().await;
-    }
-
-    pub(in crate::grpc) fn request_timeout(&self) -> Duration {
-        self.peers.bounds.request_timeout
-    }
-
-    pub(super) fn retire(&self) {
-        self.retiring.send_replace(true);
-    }
-
-    pub(in crate::grpc) fn retiring(&self) -> watch::Receiver<bool> {
-        self.retiring.subscribe()
-    }
-
-    // ---- what lasts too long ----
-
-    fn check(&self, tick: u64) {
-        let bounds = &self.peers.bounds;
-        let headers = self.headers_since.load(Ordering::Relaxed);
-        if headers > 0 && tick > headers + bounds.preface_timeout.as_secs() {
-            let within = human(bounds.preface_timeout);
-            self.end(Ending::abuse(format!("the headers of a call were not complete within {within}")));
-        }
-        let age = tick / self.age_ticks();
-        let too_old = age.checked_sub(AGES + 1).map(|old| &self.unread[old as usize % BUCKETS]);
-        if too_old.is_some_and(|unread| unread.load(Ordering::Relaxed) > 0) {
-            self.peers.reached("read_timeout", bounds.read_timeout.as_secs() as usize);
-            let within = human(bounds.read_timeout);
-            self.end(Ending::abuse(format!("a reply was not read within {within}")));
-        }
-    }
-
-    fn age_ticks(&self) -> u64 {
-        self.peers.bounds.read_timeout.as_secs().div_ceil(AGES).max(1)
-    }
-
-    /// Headers of a call have begun, or have ended.
-    pub(super) fn headers_open(&self, open: bool) {
-        let since = if open { self.peers.tick() + 1 } else { 0 };
-        if !open || self.headers_since.load(Ordering::Relaxed) == 0 {
-            self.headers_since.store(since, Ordering::Relaxed);
-        }
-    }
-
-    /// A reply waits to be read.
-    pub(super) fn unread(self: &Arc<Self>) -> Unread {
-        let bucket = (self.peers.tick() / self.age_ticks()) as usize % BUCKETS;
-        self.unread[bucket].fetch_add(1, Ordering::Relaxed);
-        Unread { peer: self.clone(), bucket }
-    }
-
-    // ---- what is too much ----
-
-    pub(super) fn too_many_control_frames(&self) {
-        let most = self.peers.bounds.control_frames_per_second;
-        self.peers.reached("control_frames_per_second", most);
-        self.end(Ending::abuse(format!("more than {most} frames in a second that carry nothing")));
-    }
-
-    /// A call, unless there are too many. `settles`: those that end leases keep a reserve.
-    pub(super) fn begin_call(self: &Arc<Self>, settles: bool) -> Result<OpenCall, String> {
-        let calls = self.peers.calls.fetch_add(1, Ordering::Relaxed);
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        let open = OpenCall(self.clone());
-        let most = self.peers.bounds.calls;
-        if calls >= if settles { most + most / 2 } else { most } {
-            drop(open);
-            self.peers.reached("calls", most);
-            return Err(format!("{most} calls are open, the most that this server takes"));
-        }
-        Ok(open)
-    }
-
-    /// A call that waits: for work, or on a stream.
-    pub(in crate::grpc) fn begin_wait(self: &Arc<Self>) -> Result<OpenWait, String> {
-        let bounds = &self.peers.bounds;
-        let all = self.peers.waits.fetch_add(1, Ordering::Relaxed);
-        let own = self.waits.fetch_add(1, Ordering::Relaxed);
-        let open = OpenWait(self.clone());
-        if own >= bounds.waits_per_connection {
-            let most = bounds.waits_per_connection;
-            drop(open);
-            self.peers.reached("waits_per_connection", most);
-            return Err(format!(
-                "{most} Claims that wait and Work streams are open on this connection, the most that it may have; \
-                 use one Work stream, or more connections"
-            ));
-        }
-        if all >= bounds.waits {
-            let most = bounds.waits;
-            drop(open);
-            self.peers.reached("waits", most);
-            return Err(format!("{most} Claims that wait and Work streams are open, the most that this server takes"));
-        }
-        Ok(open)
-    }
-
-    /// Messages of this connection are refused.
-    pub(in crate::grpc) fn too_many_bytes(&self) -> String {
-        self.peers.reached("message_bytes", self.peers.bounds.message_bytes);
-        "too much of what was sent to this connection waits to be read; read replies, and ask for less at a time".into()
-    }
-
-    /// Replies that must not be refused have become too many.
-    pub(super) fn check_reserve(&self) {
-        if self.budget.is_over_reserve() {
-            let most = self.peers.bounds.message_bytes_per_connection;
-            self.peers.reached("message_bytes_per_connection", most);
-            self.end(Ending::abuse("replies are not read"));
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Unread {
-    peer: Arc<Peer>,
-    bucket: usize,
-}
-
-impl Drop for Unread {
-    fn drop(&mut self) {
-        self.peer.unread[self.bucket].fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct OpenCall(Arc<Peer>);
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        let Self(peer) = self;
-        peer.peers.calls.fetch_sub(1, Ordering::Relaxed);
-        if peer.calls.fetch_sub(1, Ordering::Relaxed) == 1 {
-            peer.idle_since.store(peer.peers.tick(), Ordering::Relaxed);
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(in crate::grpc) struct OpenWait(Arc<Peer>);
-
-impl Drop for OpenWait {
-    fn drop(&mut self) {
-        self.0.waits.fetch_sub(1, Ordering::Relaxed);
-        self.0.peers.waits.fetch_sub(1, Ordering::Relaxed);
+    #[test]
+    fn addresses_of_one_network_are_one_peer_with_ipv6_alone() {
+        let peer = |address: &str| of_one_peer(address.parse().expect("an address")).to_string();
+        assert_eq!(peer("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(peer("2001:db8:1:3:3:4:5:6"), "2001:db8:1:3::");
+        assert_eq!([peer("192.0.2.1"), peer("::ffff:192.0.2.2")], ["192.0.2.1", "192.0.2.2"]);
     }
 }

@@ -109,17 +109,26 @@ pub struct Settlements {
     pub extensions: Vec<Extend>,
 }
 
+/// About what a settlement takes of memory beside its texts, and what its answer takes.
+pub const SETTLEMENT_BYTES: usize = 512;
+/// And one that is refused before it gets here, with what is wrong with it.
+pub const REFUSED_BYTES: usize = 1_024;
+
 impl Settlements {
     /// About what it takes of memory.
     pub fn bytes(&self) -> usize {
         let acks = self.acks.iter().map(|ack| ack.note.len() + ack.result.len());
         let nacks = self.nacks.iter().map(|nack| nack.outcome.bytes() + nack.checkpoint.len());
         let extensions = self.extensions.iter().map(|extend| extend.checkpoint.len());
-        acks.chain(nacks).chain(extensions).sum()
+        self.items() * SETTLEMENT_BYTES + acks.chain(nacks).chain(extensions).sum::<usize>()
+    }
+
+    pub fn items(&self) -> usize {
+        self.acks.len() + self.nacks.len() + self.extensions.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.acks.is_empty() && self.nacks.is_empty() && self.extensions.is_empty()
+        self.items() == 0
     }
 }
 

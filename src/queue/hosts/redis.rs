@@ -7,14 +7,14 @@ use crate::queue::Settlements;
 use crate::queue::{self, Call, Event, Host, Notifier, Queues, Reply, Setup, StoreLimits, Verb, View, Viewed};
 use crate::store::redis::{Hint, OpenError, Options, RedisStorage, Task};
 use crate::store::storage::Reads;
-use crate::store::{Health, Result, StoreError};
+use crate::store::{Health, Result, Room, Taken};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::Semaphore;
 
-/// Calls at the same time; more are refused as overload.
-const CALLS_MAX: u32 = 16_384;
+/// Reads at the same time.
+const READS_MAX: usize = 16;
 /// Items of settlements that are joined.
 const JOINED_MAX: usize = 100;
 const JOINED_BYTES_MAX: usize = 1 << 20;
@@ -41,7 +41,8 @@ struct Shared {
     storage: RedisStorage,
     notifier: Arc<Notifier>,
     limits: StoreLimits,
-    calls: Arc<Semaphore>,
+    room: Room,
+    reading: Semaphore,
     joins: Mutex<HashMap<(QueueName, bool), Joins>>,
 }
 
@@ -55,7 +56,7 @@ struct Joins {
 struct Waiting {
     call: Call,
     reply: Reply,
-    permit: OwnedSemaphorePermit,
+    taken: Taken,
 }
 
 impl RedisStore {
@@ -71,7 +72,8 @@ impl RedisStore {
             storage,
             notifier: notifier.clone(),
             limits: StoreLimits { queues: max_queues, leases: usize::MAX, finished_keys: StoreLimits::FINISHED_KEYS },
-            calls: Arc::new(Semaphore::new(CALLS_MAX as usize)),
+            room: Room::new("Redis"),
+            reading: Semaphore::new(READS_MAX),
             joins: Mutex::default(),
         });
         let watch = watch.then(|| [shared.subscribe(), Task::spawn(look(shared.clone()))]);
@@ -85,18 +87,11 @@ impl RedisStore {
 
     /// Waits until everything that was begun has ended.
     pub async fn rest(&self) {
-        drop(self.host().shared.calls.acquire_many(CALLS_MAX).await);
+        self.host().shared.room.is_empty().await;
     }
 }
 
 impl Shared {
-    fn permit(&self) -> Result<OwnedSemaphorePermit> {
-        self.calls.clone().try_acquire_owned().map_err(|error| match error {
-            TryAcquireError::NoPermits => StoreError::Overloaded(format!("{CALLS_MAX} calls wait for Redis")),
-            TryAcquireError::Closed => StoreError::Unavailable("the store is closed".into()),
-        })
-    }
-
     async fn run(&self, settings: Arc<Settings>, seed: u64, verb: Verb) -> Result<queue::Answer> {
         let mut storage = self.storage.clone();
         let mut cx = self.notifier.context(settings, seed, self.limits);
@@ -235,7 +230,7 @@ async fn settle_joined(shared: Arc<Shared>, key: (QueueName, bool)) {
         let parts: Vec<_> = joined.iter().map(|waiting| waiting.call.parts()).collect();
         let mut replies = Vec::with_capacity(joined.len());
         let calls = joined.into_iter().map(|waiting| {
-            replies.push((waiting.reply, waiting.permit));
+            replies.push((waiting.reply, waiting.taken));
             waiting.call
         });
         let all = calls.reduce(|mut all, call| {
@@ -278,21 +273,23 @@ impl Host for RedisHost {
     }
 
     fn submit(&self, call: Call, reply: Reply) -> Result<()> {
-        let permit = self.shared.permit()?;
+        let taken = self.shared.room.take(call.bytes(), call.has_reserve())?;
         if let Some(key) = Shared::join_key(&call) {
-            self.shared.settle(key, Waiting { call, reply, permit });
+            self.shared.settle(key, Waiting { call, reply, taken });
             return Ok(());
         }
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            let _permit = permit;
+            let _taken = taken;
             reply.send(shared.run(call.settings, call.seed, call.verb).await);
         });
         Ok(())
     }
 
     async fn view(&self, view: View) -> Result<Viewed> {
-        let _permit = self.shared.permit()?;
+        let _taken = self.shared.room.take(0, false)?;
+        // The others wait: what is read takes memory.
+        let _reading = self.shared.reading.acquire().await;
         queue::view(&mut self.shared.storage.clone(), view).await
     }
 
@@ -304,7 +301,7 @@ impl Host for RedisHost {
     }
 
     fn health(&self) -> Health {
-        let closed = self.shared.calls.is_closed().then(|| "the store is closed".to_owned());
+        let closed = self.shared.room.is_closed().then(|| "the store is closed".to_owned());
         let why = closed.or_else(|| self.shared.storage.halted());
         why.map_or_else(|| self.shared.storage.redis().health(), Health::Stopped)
     }
@@ -322,8 +319,8 @@ impl Host for RedisHost {
 
     async fn close(&self) {
         // What was begun is finished; what comes after is refused.
-        drop(self.shared.calls.acquire_many(CALLS_MAX).await);
-        self.shared.calls.close();
+        self.shared.room.is_empty().await;
+        self.shared.room.close();
         log_failure("the note that this server leaves", self.shared.storage.leave().await);
     }
 }

@@ -90,6 +90,10 @@ impl Work for QueueWork {
         call.adds_jobs()
     }
 
+    fn has_reserve(call: &Call) -> bool {
+        call.has_reserve()
+    }
+
     fn only_promotes(&mut self, storage: &mut SqliteStorage<'_>, call: &Call) -> bool {
         match &call.verb {
             Verb::NextDue(_) | Verb::Look(_) => true,

@@ -27,7 +27,7 @@ pub use writer::Work;
 use crate::domain::{StoreClock, Timestamp};
 use crate::env::Clock;
 use crate::lock::lock;
-use crate::store::{Health, Result, StoreError};
+use crate::store::{Health, Result, Room, StoreError};
 use cache::StoreRow;
 use checkpointer::Checkpointer;
 use disk::{Disk, create_directory, keep_private, lock_directory, sync_directory};
@@ -38,27 +38,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::{io, thread};
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::mpsc;
 use volatile::SharedVolatile;
 use writer::{Envelope, Shared, Writer};
 
-/// Calls that wait for the writer; more are refused as overload.
-const WAITING_MAX: usize = 16_384;
-/// What they bring along, together.
-const WAITING_KIB_MAX: usize = 256 * 1024;
 const READERS_MAX: usize = 8;
 
 /// A handle on the engine; the last one to go closes it.
 #[derive(Debug)]
 pub struct SqliteEngine<W: Work> {
     database: PathBuf,
-    inbox: mpsc::Sender<Envelope<W>>,
+    /// As long as there is room.
+    inbox: mpsc::UnboundedSender<Envelope<W>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     readers: Arc<Mutex<Vec<Connection>>>,
     volatile: SharedVolatile,
     reading: Arc<Semaphore>,
-    /// In KiB.
-    room: Arc<Semaphore>,
+    room: Room,
     /// It holds the database open: after the readers, see `Checkpointer::new`.
     shared: Arc<Shared>,
 }
@@ -92,7 +88,7 @@ impl<W: Work> SqliteEngine<W> {
 
         // The storage borrows its connection, so it lives on the thread's own stack; whether that failed comes back here.
         let (opened, opening) = std::sync::mpsc::channel();
-        let (inbox, calls) = mpsc::channel(WAITING_MAX);
+        let (inbox, calls) = mpsc::unbounded_channel();
         let volatile = SharedVolatile::default();
         let (in_writer, of_writer) = (volatile.clone(), shared.clone());
         let run = move || {
@@ -123,7 +119,7 @@ impl<W: Work> SqliteEngine<W> {
             readers: Arc::default(),
             volatile,
             reading: Arc::new(Semaphore::new(READERS_MAX)),
-            room: Arc::new(Semaphore::new(WAITING_KIB_MAX)),
+            room: Room::new("the disk"),
             shared,
         })
     }
@@ -134,15 +130,9 @@ impl<W: Work> SqliteEngine<W> {
 
     /// Hands a call to the writer; its answer goes to `reply`.
     pub fn submit(&self, call: W::Call, reply: W::Reply) -> Result<()> {
-        // What waits for the disk takes memory, which has an end.
-        let kib = u32::try_from(W::bytes(&call) / 1024 + 1).unwrap_or(u32::MAX);
-        let room = self.room.clone().try_acquire_many_owned(kib);
-        let room =
-            room.map_err(|_| StoreError::Overloaded(format!("{} MiB wait for the disk", WAITING_KIB_MAX / 1024)))?;
-        self.inbox.try_send(Envelope::Call(call, (reply, room))).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Overloaded(format!("{WAITING_MAX} calls wait for the disk")),
-            TrySendError::Closed(_) => StoreError::Unavailable("the store is closed".into()),
-        })
+        let room = self.room.take(W::bytes(&call), W::has_reserve(&call))?;
+        let closed = |_| StoreError::Unavailable("the store is closed".into());
+        self.inbox.send(Envelope::Call(call, (reply, room))).map_err(closed)
     }
 
     /// Runs a read on a connection of its own, on a thread where it may wait for the disk.
@@ -186,7 +176,7 @@ impl<W: Work> SqliteEngine<W> {
 
     /// Calls that come after this are refused; those that came before are answered.
     pub async fn close(&self) {
-        drop(self.inbox.send(Envelope::Close).await);
+        drop(self.inbox.send(Envelope::Close));
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             // The thread ends once it has answered what it was given.

@@ -9,12 +9,12 @@ use super::{Durability, lock, schema};
 use crate::domain::{StoreClock, Timestamp};
 use crate::env::{self, Clock};
 use crate::log_limit::LogLimit;
-use crate::store::{Result, StoreError};
+use crate::store::{Result, StoreError, Taken};
 use rusqlite::Connection;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use std::{fs::File, mem};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 /// The calls of one transaction.
 const STEP_MAX: usize = 2_048;
@@ -35,6 +35,9 @@ pub trait Work: Send + 'static {
     /// Such calls are refused when the disk is nearly full.
     fn adds_jobs(call: &Self::Call) -> bool;
 
+    /// Such calls find room when others are refused.
+    fn has_reserve(call: &Self::Call) -> bool;
+
     /// Such calls write nothing that must reach the disk before it is seen. A guess: what they write otherwise gets there too.
     fn only_promotes(&mut self, _: &mut SqliteStorage<'_>, _: &Self::Call) -> bool {
         false
@@ -53,7 +56,7 @@ pub trait Work: Send + 'static {
 }
 
 /// Where an answer goes, and the memory that its call takes.
-pub(super) type Waiting<W> = (<W as Work>::Reply, OwnedSemaphorePermit);
+pub(super) type Waiting<W> = (<W as Work>::Reply, Taken);
 
 pub(super) enum Envelope<W: Work> {
     Call(W::Call, Waiting<W>),
@@ -70,7 +73,7 @@ struct Step<W: Work> {
 }
 
 impl<W: Work> Step<W> {
-    fn gather(first: Envelope<W>, inbox: &mut mpsc::Receiver<Envelope<W>>) -> Self {
+    fn gather(first: Envelope<W>, inbox: &mut mpsc::UnboundedReceiver<Envelope<W>>) -> Self {
         let mut step = Self { calls: Vec::new(), replies: Vec::new(), bytes: 0, closing: false };
         let mut next = Some(first);
         while let Some(envelope) = next {
@@ -158,7 +161,7 @@ impl<'c, W: Work> Writer<'c, W> {
         }
     }
 
-    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Envelope<W>>, checkpointer: &mut Checkpointer) {
+    pub(super) fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Envelope<W>>, checkpointer: &mut Checkpointer) {
         while let Some(first) = inbox.blocking_recv() {
             let mut step = Step::gather(first, &mut inbox);
             if let Some(why) = self.shared.stopped.get() {

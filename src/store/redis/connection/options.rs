@@ -16,8 +16,9 @@ with_defaults! {
         confirm_within: Duration = Duration::from_secs(1),
         /// How often a connection is tried, and what it leads to is looked at.
         heartbeat: Duration = Duration::from_secs(1),
-        /// Calls that wait for an answer at the same time; more are refused.
-        calls_max: usize = 10_000,
+        /// Commands that wait for an answer at the same time; more are refused. More than there is room for calls, which have one
+        /// each, mostly: so those that end leases find room here, too.
+        calls_max: usize = 20_000,
         clock: Arc<dyn Clock> = Arc::new(SystemClock::new()),
     }
 }
