@@ -179,7 +179,10 @@ pub async fn run<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb
     match answer(store, cx, verb).await {
         Ok(answer) => Ok(answer),
         Err(Error::Refused(refusal)) => Ok(Answer::Refused(refusal)),
-        Err(Error::Store(error)) => Err(after_some(error, cx.begun)),
+        Err(Error::Store(error)) => {
+            cx.failed();
+            Err(after_some(error, cx.begun))
+        }
     }
 }
 

@@ -176,7 +176,7 @@ impl<S: Storage> Call<'_, '_, S> {
         let made_ready = changes.made_ready;
         match self.store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
-                self.cx.begun = true;
+                self.cx.applied();
                 (self.progress, self.journal) = (next, journal);
                 if made_ready {
                     QueueFacts::tell_ready(self.store, queue, self.cx, done.ready, now).await?;

@@ -287,6 +287,8 @@ pub struct CallContext<'a> {
     pub(crate) begun: bool,
     /// To be published after the commit, in this order.
     pub events: Vec<Event>,
+    /// So many of them are of batches that were applied.
+    pub(crate) certain: usize,
 }
 
 impl<'a> CallContext<'a> {
@@ -297,7 +299,21 @@ impl<'a> CallContext<'a> {
 
     pub fn new(settings: Arc<Settings>, seed: u64, memory: &'a QueueMemory, limits: StoreLimits) -> Self {
         let (rng, wanted) = (Rng::new(seed), Wanted::ALL);
-        Self { settings, rng, memory, limits, wanted, begun: false, events: Vec::new() }
+        Self { settings, rng, memory, limits, wanted, begun: false, events: Vec::new(), certain: 0 }
+    }
+
+    /// A batch was applied, with all that it tells.
+    pub(crate) fn applied(&mut self) {
+        self.begun = true;
+        self.certain = self.events.len();
+    }
+
+    /// The call has failed: what its last batch would have told did not happen, as far as is known. That jobs are there, or due,
+    /// is found to be so or not by those who look.
+    pub(crate) fn failed(&mut self) {
+        let told = self.events.split_off(self.certain.min(self.events.len()));
+        self.events
+            .extend(told.into_iter().filter(|event| matches!(event, Event::Available { .. } | Event::Due { .. })));
     }
 
     pub(crate) fn queue(&self, name: &QueueName) -> Arc<QueueSettings> {

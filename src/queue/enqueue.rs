@@ -151,7 +151,7 @@ impl<S: Storage> Adding<'_, '_, S> {
             let batch = changes.batch();
             match self.store.apply(&self.queue, &batch).await? {
                 Applied::Done(done) => {
-                    self.cx.begun = true;
+                    self.cx.applied();
                     self.announce(&items, &done, made_ready).await?;
                     for item in items {
                         self.answers[item.at] = Some(item.added());

@@ -121,7 +121,7 @@ async fn add_chunk<S: Storage>(
         let made_ready = plan.changes.made_ready;
         match store.apply(queue, &plan.changes.batch()).await? {
             Applied::Done(done) => {
-                cx.begun = true;
+                cx.applied();
                 if made_ready {
                     QueueFacts::tell_ready(store, queue, cx, done.ready, now).await?;
                 }

@@ -167,7 +167,7 @@ async fn try_end<S: Storage>(
     }
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(Done { ready, .. }) => {
-            cx.begun = true;
+            cx.applied();
             if made_ready {
                 cx.available(queue, &plan.queue, ready, now);
             }

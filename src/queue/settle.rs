@@ -143,7 +143,7 @@ async fn ack_batch<S: Storage>(
         let AckPlan { changes, owners, .. } = plan;
         match store.apply(queue, &changes.batch()).await? {
             Applied::Done(done) => {
-                cx.begun = true;
+                cx.applied();
                 for (at, _) in &acks {
                     answers[*at] = Some(Ok(Acked { already_gone: false }));
                 }

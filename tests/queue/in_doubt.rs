@@ -2,7 +2,9 @@
 
 use crate::overtaken::*;
 use redrive::domain::{BreakerName, Failure, Lease, Outcome};
-use redrive::queue::{Ack, Answer, BreakerOrder, Claim, Delivered, Extend, Nack, Refusal, Settlements, Share, Verb};
+use redrive::queue::{
+    Ack, Answer, BreakerOrder, Claim, Delivered, Event, Extend, Nack, Refusal, Settlements, Share, Verb,
+};
 use redrive::store::StoreError;
 
 fn leases(f: &Fixture, jobs: usize) -> Vec<Lease> {
@@ -113,4 +115,18 @@ fn a_settlement_that_was_carried_out_is_in_doubt_when_the_rest_fails() {
     let error = run(&f, 1, Then::Unreachable, Verb::Settle(both)).expect_err("it was not sent");
     assert!(matches!(error, StoreError::OutcomeUnknown(_)), "{error}");
     assert_eq!(f.totals("q").completed, 1);
+}
+
+#[test]
+fn a_death_that_was_not_written_is_not_told() {
+    let f = Fixture::new();
+    let leases = leases(&f, 2);
+    let died = |events: &[Event]| events.iter().filter(|event| matches!(event, Event::DeadLettered(_))).count();
+    let server = OneServer { batches: 0, then: Then::Unreachable, ..f.server() };
+    let (answer, events) = f.run_and_tell(server, Verb::Settle(nacks(&leases[..1])));
+    assert!(answer.is_err());
+    assert_eq!(died(&events), 0, "the job is no dead letter");
+    let (answer, events) = f.run_and_tell(f.server(), Verb::Settle(nacks(&leases)));
+    assert!(answer.is_ok());
+    assert_eq!(died(&events), 2);
 }

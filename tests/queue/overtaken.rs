@@ -4,7 +4,9 @@ use redrive::domain::{
     Body, DeadPart, Failure, JobId, NewJob, OnConflict, Outcome, QueueName, Settings, State, Timestamp,
 };
 use redrive::env::ManualClock;
-use redrive::queue::{self, Answer, CallContext, Incoming, QueueMemory, StoreLimits, Verb, View, Viewed, poll_once};
+use redrive::queue::{
+    self, Answer, CallContext, Event, Incoming, QueueMemory, StoreLimits, Verb, View, Viewed, poll_once,
+};
 use redrive::queue::{
     Claim, DeadLetterQuery, Delivered, Nack, Purge, Purged, RequestId, Requeue, Requeued, Settlements, Share, Stats,
     Sweep, Totals, Which,
@@ -171,11 +173,17 @@ impl Fixture {
         OneServer { inner: self.storage.clone(), batches: 0, then: Then::Nothing }
     }
 
-    pub(crate) fn run_on(&self, mut server: OneServer, verb: Verb) -> Result<Answer> {
+    pub(crate) fn run_on(&self, server: OneServer, verb: Verb) -> Result<Answer> {
+        self.run_and_tell(server, verb).0
+    }
+
+    /// With what the call tells.
+    pub(crate) fn run_and_tell(&self, mut server: OneServer, verb: Verb) -> (Result<Answer>, Vec<Event>) {
         let memory = QueueMemory::default();
         let limits = StoreLimits { queues: 1_000, leases: 100_000, finished_keys: 1_000 };
         let mut cx = CallContext::new(self.settings.clone(), 7, &memory, limits);
-        poll_once(queue::run(&mut server, &mut cx, verb)).and_then(|it| it)
+        let answer = poll_once(queue::run(&mut server, &mut cx, verb)).and_then(|it| it);
+        (answer, cx.events)
     }
 
     pub(crate) fn run(&self, verb: Verb) -> Answer {

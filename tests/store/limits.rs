@@ -172,7 +172,7 @@ fn a_slot_that_a_failure_frees_wakes_waiters_at_other_servers() {
 fn a_slot_that_an_expiry_frees_wakes_waiters_at_other_servers() {
     run(async |server, namespace| {
         let (mut a, b, _) = full(server, &namespace, 3).await;
-        assert_tells(server, &namespace, a.comes_to_expire(3)).await;
+        assert_tells(server, &namespace, Box::pin(a.comes_to_expire(3))).await;
         assert_eq!(b.claim("q", 10).await.len(), 3);
     });
 }

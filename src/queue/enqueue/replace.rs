@@ -81,7 +81,7 @@ impl<S: Storage> Adding<'_, '_, S> {
         let made_ready = changes.made_ready;
         match self.store.apply(&self.queue, &changes.batch()).await? {
             Applied::Done(done) => {
-                self.cx.begun = true;
+                self.cx.applied();
                 self.announce(std::slice::from_ref(item), &done, made_ready).await?;
                 let (outcome, run_at) = (EnqueueOutcome::Replaced, Some(spec.run_at));
                 let answer = Ok(Enqueued { id: spec.id, outcome, state: item.state, run_at });

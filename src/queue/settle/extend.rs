@@ -31,7 +31,7 @@ pub(super) async fn extend_batch<S: Storage>(
         }
         match store.apply(queue, &batch).await? {
             Applied::Done(done) => {
-                cx.begun = true;
+                cx.applied();
                 let raised = done.told.into_iter().zip(done.raised);
                 for ((at, extend), (record, expires_at)) in extensions.iter().zip(raised) {
                     let number = extend.lease.number;

@@ -95,7 +95,7 @@ async fn try_ack<S: Storage>(
     write_end(&mut changes, cx, ack, settings, &job, (history, attempt, &unknown), store.now());
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(_) => {
-            cx.begun = true;
+            cx.applied();
             if is_dead {
                 bulk::make_room(store, cx, queue).await?;
             }
