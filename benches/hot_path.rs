@@ -115,7 +115,32 @@ fn count_all() -> Counts {
             keep(name(verb, batch, backlog), whole.saturating_sub(opened));
         }
     }
+    for held in BACKLOGS {
+        let full = filled_behind(room.path(), held);
+        let opened = instructions("open", &copy(&full), 1);
+        for batch in BATCHES {
+            let whole = instructions("claim", &copy(&full), batch);
+            keep(name_behind(batch, held), whole.saturating_sub(opened));
+        }
+    }
     counts
+}
+
+fn name_behind(batch: usize, held: usize) -> String {
+    format!("claim, {batch} per call, behind {held} held")
+}
+
+/// A store with as many jobs as are claimed, behind so many whose breaker key an operator holds.
+fn filled_behind(room: &Path, held: usize) -> PathBuf {
+    let directory = room.join(format!("behind-{held}"));
+    let mut subject = Subject::open(&directory);
+    for _ in 0..held / 1_000 {
+        subject.enqueue_of("down", 1_000);
+    }
+    subject.hold("down");
+    subject.enqueue(JOBS);
+    subject.close();
+    directory
 }
 
 fn name(verb: &str, batch: usize, backlog: usize) -> String {
@@ -229,6 +254,13 @@ fn against_backlog(counts: &Counts) -> Vec<String> {
         if many > few * BACKLOG_MAX {
             let ratio = many / few;
             problems.push(format!("{verb}, {batch} per call: {ratio:.2} times as many with a backlog"));
+        }
+    }
+    for batch in BATCHES {
+        let [few, many] = BACKLOGS.map(|held| counts[&name_behind(batch, held)] as f64);
+        if many > few * BACKLOG_MAX {
+            problems
+                .push(format!("claim, {batch} per call: {:.2} times as many behind jobs that are held", many / few));
         }
     }
     problems

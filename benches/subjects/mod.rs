@@ -9,12 +9,12 @@ pub(crate) mod server;
 
 use bytes::Bytes;
 use redrive::domain::{
-    Body, BreakerFacts, Delivery, Failure, JobId, Lease, Leased, NewJob, OnConflict, Outcome, Progress, QueueName,
-    RandomFractions, RetryDecision, Settings, Spec, Timestamp, decide,
+    Body, BreakerFacts, BreakerKind, BreakerName, Delivery, Failure, JobId, Lease, Leased, NewJob, OnConflict, Outcome,
+    Progress, QueueName, RandomFractions, RetryDecision, Settings, Spec, Timestamp, decide,
 };
 use redrive::env::ManualClock;
 use redrive::queue::hosts::sqlite::SqliteStore;
-use redrive::queue::{Ack, Claim, Depths, JobQuery, Nack, Settlements, Share, Sweep};
+use redrive::queue::{Ack, BreakerOrder, Claim, Depths, JobQuery, Nack, Settlements, Share, Sweep};
 use redrive::queue::{Event, EventKind, Setup, Subscriber, Subscribers};
 use redrive::store::sqlite::{Durability, Options};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,20 @@ impl Subject {
         let jobs = (0..jobs).map(|_| new_job()).collect();
         let added = self.runtime.block_on(self.store.enqueue(jobs));
         assert!(added.expect("the store is well").iter().all(Result::is_ok));
+    }
+
+    /// Jobs with a breaker key.
+    pub(crate) fn enqueue_of(&mut self, key: &str, jobs: usize) {
+        let jobs = (0..jobs).map(|_| NewJob { breaker_key: Some(key.into()), ..new_job() }).collect();
+        let added = self.runtime.block_on(self.store.enqueue(jobs));
+        assert!(added.expect("the store is well").iter().all(Result::is_ok));
+    }
+
+    /// An operator holds the jobs of a breaker key.
+    pub(crate) fn hold(&mut self, key: &str) {
+        let name = BreakerName { queue: queue(), kind: BreakerKind::Work, key: key.into() };
+        let order = BreakerOrder::Force { open: true, reason: String::new() };
+        self.runtime.block_on(self.store.set_breaker(name, order)).expect("the store is well");
     }
 
     pub(crate) fn claim(&mut self, jobs: usize) -> Vec<Lease> {

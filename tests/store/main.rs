@@ -15,6 +15,7 @@ mod abandoned;
 mod backlog;
 mod breaker;
 mod breaker_kept;
+mod breaker_key_limits;
 mod breaker_keys;
 mod cancel;
 mod claim;
