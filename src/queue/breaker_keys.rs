@@ -87,6 +87,10 @@ impl KeyGroups {
 
 /// Makes the groups of these keys. False: there is no room for any.
 async fn make<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, keys: &[&str]) -> Result<bool> {
+    let length = Read::Len(Len::Table(Table::Group));
+    if ask(store, queue, &[length]).await?.number() >= u64::from(GROUPS_MAX) {
+        return Ok(false);
+    }
     let used: BTreeSet<u16> = all(store, queue).await?.into_iter().map(|(_, record, _)| record.group).collect();
     let free: Vec<_> = (1..=GROUPS_MAX).filter(|group| !used.contains(group)).take(keys.len()).collect();
     if free.is_empty() {

@@ -62,58 +62,53 @@ pub(crate) struct Ended {
 pub(crate) async fn end_all<S: Storage>(
     store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, ends: &[End<'_>],
 ) -> Result<Vec<Option<Ended>>> {
-    let keys = ends.iter().filter_map(End::named_key);
-    let Some(keys) = KeyGroups::of(store, cx, queue, keys).await? else {
-        return Ok(ends.iter().map(|_| None).collect());
-    };
-    // The breaker that hears of it: of the key that failed, or else that of the delivery.
-    let heard_by = |end: &End<'_>| match end.named_key() {
-        Some(key) => keys.group(Some(key)),
-        None => group_of(end.epoch),
-    };
-    let mut groups: Vec<(u16, Vec<usize>)> = Vec::with_capacity(1);
-    for (at, end) in ends.iter().enumerate() {
-        let group = heard_by(end);
-        match groups.iter_mut().find(|(known, _)| *known == group) {
-            Some((_, places)) => places.push(at),
-            None => groups.push((group, vec![at])),
+    let mut all: Vec<_> = ends.iter().map(|_| None).collect();
+    let mut left: Vec<usize> = (0..ends.len()).collect();
+    for _ in 0..JOINT_ROUNDS {
+        left = end_some(store, cx, queue, ends, left, &mut all).await?;
+        if left.is_empty() {
+            return Ok(all);
         }
     }
-    if let [(group, _)] = groups[..] {
-        return end_group(store, cx, queue, (group, &keys), ends).await;
-    }
-    let mut all: Vec<_> = ends.iter().map(|_| None).collect();
-    for (group, places) in groups {
-        let some: Vec<_> = places.iter().map(|at| ends[*at]).collect();
-        let ended = end_group(store, cx, queue, (group, &keys), &some).await;
-        for (at, ended) in places.into_iter().zip(ended?) {
-            all[at] = ended;
+    // Another call ends the same deliveries, or counts failures at the same time: one by one they cannot fail together.
+    for at in left {
+        let (mut rounds, mut left) = (Rounds::default(), vec![at]);
+        while !left.is_empty() {
+            rounds.next()?;
+            left = end_some(store, cx, queue, ends, left, &mut all).await?;
         }
     }
     Ok(all)
 }
 
-/// Those that one breaker hears of.
-async fn end_group<S: Storage>(
-    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, of: (u16, &KeyGroups), ends: &[End<'_>],
-) -> Result<Vec<Option<Ended>>> {
-    for _ in 0..JOINT_ROUNDS {
-        if let Some(ended) = try_end(store, cx, queue, of, ends).await? {
-            return Ok(ended);
+/// Those at these places, by the breakers that hear of them. Where the facts were old they come back.
+async fn end_some<S: Storage>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, ends: &[End<'_>], places: Vec<usize>,
+    all: &mut [Option<Ended>],
+) -> Result<Vec<usize>> {
+    let named = places.iter().filter_map(|at| ends[*at].named_key());
+    let Some(keys) = KeyGroups::of(store, cx, queue, named).await? else { return Ok(Vec::new()) };
+    let mut groups: Vec<(u16, Vec<usize>)> = Vec::with_capacity(1);
+    for at in places {
+        // Of the key that failed, or else that of the delivery.
+        let group = match ends[at].named_key() {
+            Some(key) => keys.group(Some(key)),
+            None => group_of(ends[at].epoch),
+        };
+        match groups.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, places)) => places.push(at),
+            None => groups.push((group, vec![at])),
         }
     }
-    // Another call ends the same deliveries, or counts failures at the same time: one by one they cannot fail together.
-    let mut all = Vec::with_capacity(ends.len());
-    for end in ends {
-        let mut rounds = Rounds::default();
-        let mut ended = None;
-        while ended.is_none() {
-            rounds.next()?;
-            ended = try_end(store, cx, queue, of, std::slice::from_ref(end)).await?;
+    let mut left = Vec::new();
+    for (group, places) in groups {
+        let some: Vec<_> = places.iter().map(|at| ends[*at]).collect();
+        match try_end(store, cx, queue, (group, &keys), &some).await? {
+            Some(ended) => places.into_iter().zip(ended).for_each(|(at, ended)| all[at] = ended),
+            None => left.extend(places),
         }
-        all.extend(ended.into_iter().flatten());
     }
-    Ok(all)
+    Ok(left)
 }
 
 /// None: the facts were old.

@@ -212,8 +212,12 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             if self.cx.memory.fits_keys(self.queue, &self.settings) {
                 breaker_keys::fit_versions(self.store, self.cx, self.queue).await?;
             }
-            let keys = breaker_keys::read_anew(self.store, self.cx, self.queue).await?;
-            groups.extend(keys.iter().map(|facts| facts.group));
+            let keys = match self.cx.memory.keys_are_old(self.queue, self.now) {
+                true => breaker_keys::read_anew(self.store, self.cx, self.queue).await?,
+                false => breaker_keys::remembered(self.store, self.cx, self.queue).await?,
+            };
+            // Those that are closed have nothing that time changes.
+            groups.extend(keys.iter().filter(|facts| !facts.breaker.is_at_rest()).map(|facts| facts.group));
             groups.append(&mut self.cx.memory.take_buckets_due(self.queue));
         }
         for group in groups {

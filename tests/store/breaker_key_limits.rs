@@ -125,3 +125,35 @@ store_test! {
         assert_eq!(h.drain("q").await, ["j2"]);
     }
 }
+
+store_test! {
+    async fn nacks_of_one_call_may_all_name_a_key_that_was_idle(h) {
+        h.set(|queue| {
+            without_jitter(queue);
+            // A probe and a job of another key are settled apart from each other.
+            queue.breaker.ramp = true;
+        });
+        h.enqueue(job_of("idle", "first")).await;
+        let lease = h.claim("q").await.delivery.lease;
+        h.ack(lease).await.unwrap();
+        h.advance(seconds(600));
+        h.sweep().await;
+        for n in 0..3 {
+            h.enqueue(job_of(&format!("own-{n}"), &format!("j{n}"))).await;
+        }
+        let failure = Failure { breaker_key: "idle".into(), ..Failure::new("Timeout", "no answer") };
+        let nacks = h.claim_many("q", 3).await.into_iter().map(|job| redrive::queue::Nack {
+            lease: job.delivery.lease,
+            outcome: failed_with(failure.clone()),
+            checkpoint: String::new(),
+        });
+        let nacks: Vec<_> = nacks.collect();
+        let (first, rest) = nacks.split_at(1);
+        let settle = |nacks: &[redrive::queue::Nack]| {
+            h.settle(redrive::queue::Settlements { nacks: nacks.to_vec(), ..Default::default() })
+        };
+        let (one, others) = tokio::join!(settle(first), settle(rest));
+        assert!(one.nacks.iter().chain(&others.nacks).all(Result::is_ok), "{one:?} {others:?}");
+        assert_eq!(h.view(&JobId::parse("j2")).await.breaker_key(), Some("idle"));
+    }
+}
