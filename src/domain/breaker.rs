@@ -19,7 +19,7 @@ mod recovery;
 mod transitions;
 
 pub use dead_letters::OverflowDecision;
-pub use outcome_stats::{Bucket, CountedFailure, OutcomeStats, Step, Successes, Usual};
+pub use outcome_stats::{Bucket, CountedFailure, Degraded, OutcomeStats, Step, Successes, Usual};
 pub use recovery::{Meter, PATIENCE, Recovery};
 
 use super::failure::{Failure, cut};
@@ -133,6 +133,8 @@ pub struct Outage {
     pub failed_probe: Option<JobId>,
     /// Recoveries that failed.
     pub falls: u32,
+    /// Failures that did not count, until it last opened.
+    pub uncounted: u64,
     /// A load grows: RECOVERING.
     pub recovering: bool,
     pub recovery: Recovery,
@@ -186,6 +188,8 @@ pub struct EndedDelivery<'a> {
     pub started_at: Timestamp,
     /// No failure of this job was counted before.
     pub first: bool,
+    /// Its own failure, where it is one, counts against its job.
+    pub counted: bool,
 }
 
 impl Breaker {
@@ -253,7 +257,9 @@ impl Breaker {
 
     /// What a delivery that began then remembers of it, where the job was handed out under another breaker.
     pub fn epoch_at(&self, started_at: Timestamp) -> BreakerEpoch {
-        let since = self.log.last().is_none_or(|last| last.at <= started_at);
+        let opened_at = self.outage.as_ref().map(|outage| outage.opened_at);
+        let last = self.log.last().map(|last| last.at).max(opened_at);
+        let since = last.is_none_or(|last| last <= started_at);
         // Those of an earlier one change nothing, whichever it was.
         let transitions = if since { self.transitions } else { self.transitions.wrapping_sub(1) };
         BreakerEpoch { transitions, probe: false }
@@ -265,6 +271,10 @@ impl Breaker {
 
     fn transit(&mut self, to: BreakerState, mut why: String, now: Timestamp) {
         self.transitions += 1;
+        if to == BreakerState::Open && self.outage.as_ref().is_some_and(|outage| outage.down_since < outage.opened_at) {
+            // One more failed probe: six of them a minute would leave nothing of how it began.
+            return;
+        }
         cut(&mut why, LOG_ERROR_MAX);
         self.log.push(Transition { at: now, to, why });
         let more = self.log.len().saturating_sub(LOG_MAX);

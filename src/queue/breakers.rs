@@ -4,6 +4,7 @@
 use super::answers::ask;
 use super::breaker_keys::{self, KeyGroups};
 use super::context::{CallContext, epoch};
+use super::events::{DegradedEvent, Event, EventKind};
 use super::facts::{OutcomeFacts, QueueFacts, Rounds};
 use super::records;
 use super::refusal::{self, Error, Refusal};
@@ -20,7 +21,6 @@ use crate::store::storage::{
 };
 use bytes::Bytes;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A transition forgets what was counted under so many epochs before it: an Ack may come long after the transition that ended its
 /// epoch, to a server that has not heard of it.
@@ -105,14 +105,15 @@ pub(crate) async fn put_breakers<S: Storage>(
     }
     let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else { return Ok(None) };
     if work {
-        cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, now);
+        let stats = OutcomeStats::new(after.breaker.usual.clone(), now);
+        tell(store, cx, queue, &after, &stats).await;
         cx.available(queue, &after, done.ready, now);
         if let Some(at) = next_look(&after.breaker, &cx.queue(queue).breaker, now) {
             cx.due(queue, at);
         }
     }
     if dead_letters {
-        cx.breaker_moved(queue, BreakerKind::DeadLetters, &after.queue.dead_letters, now);
+        cx.breaker_moved(queue, BreakerKind::DeadLetters, view_of_dead_letters(&after), now);
     }
     let after = Arc::new(after);
     cx.memory.remember(queue, after.clone());
@@ -155,7 +156,7 @@ pub(crate) async fn breakers<S: Reads>(
 }
 
 /// The breaker of a group, and the facts that it was read with. None: there is no such queue.
-async fn view_of<S: Reads>(
+pub(crate) async fn view_of<S: Reads>(
     store: &mut S, cx: &CallContext<'_>, queue: &QueueName, group: u16,
 ) -> Result<Option<(QueueFacts, BreakerView)>> {
     let Some(facts) = QueueFacts::read_group(store, queue, group).await? else { return Ok(None) };
@@ -171,6 +172,11 @@ fn view(facts: &QueueFacts, stats: &OutcomeStats, ready: u64, settings: &QueueSe
     let probes = probes_out(&settings.breaker, facts.probes.iter().copied(), now).0;
     let outage = facts.breaker.outage.as_ref();
     let per_second = outage.filter(|_| facts.took_ms > 0.0).map(|outage| outage.recovery.per_second(facts.took_ms));
+    let gates = [facts.whole_gate(settings), facts.gate(settings)];
+    let max_in_flight = gates.iter().filter_map(|gate| gate.max_in_flight).min();
+    let rates = gates.iter().filter_map(|gate| gate.max_rate).map(|rate| rate.per_second());
+    let limits = (max_in_flight, rates.reduce(f64::min));
+    let recovery = facts.breaker.recovery();
     BreakerView {
         breaker: facts.breaker.clone(),
         failures: stats.streak,
@@ -178,9 +184,36 @@ fn view(facts: &QueueFacts, stats: &OutcomeStats, ready: u64, settings: &QueueSe
         held: ready,
         uncounted: if outage.is_some() { stats.uncounted } else { 0 },
         per_second: per_second.unwrap_or_default(),
-        drain: per_second.map(|rate| Duration::from_secs_f64(ready as f64 / rate)),
-        degraded: stats.degraded(now).map(|(share, _, until)| (share, until)),
+        drain: recovery.and_then(|recovery| recovery.drain(ready, facts.took_ms, &stats.usual, limits)),
+        degraded: stats.degraded(now),
         usual_share: stats.usual.share,
+    }
+}
+
+/// Tells that the breaker of a group has made a transition, with what there is to say of it.
+pub(crate) async fn tell<S: Reads>(
+    store: &mut S, cx: &mut CallContext<'_>, queue: &QueueName, facts: &QueueFacts, stats: &OutcomeStats,
+) {
+    // It has happened, whether or not it is known how many jobs wait.
+    let ready = ask(store, queue, &[breaker_keys::ready_in(facts.group)]).await;
+    let ready = ready.map_or(0, |mut found| found.number());
+    let now = store.now();
+    let view = view(facts, stats, ready, &cx.queue(queue), now);
+    cx.breaker_moved(queue, BreakerKind::Work, view, now);
+}
+
+/// Tells that a queue is degraded from now on, or no longer.
+pub(crate) fn tell_degraded(
+    cx: &mut CallContext<'_>, queue: &QueueName, breaker: &Breaker, stats: [&OutcomeStats; 2], now: Timestamp,
+) {
+    let [before, after] = stats;
+    let degraded = after.degraded(now);
+    let begins = before.degraded_since.is_none() && after.degraded_since.is_some() && degraded.is_some();
+    let ends = before.degraded_since.is_some() && after.degraded_since.is_none();
+    if (begins || ends) && cx.wanted.has(EventKind::Breaker) {
+        let name = BreakerName { queue: queue.clone(), kind: BreakerKind::Work, key: breaker.key.clone() };
+        let usual_share = after.usual.share;
+        cx.events.push(Event::Degraded(DegradedEvent { name, degraded, usual_share }));
     }
 }
 

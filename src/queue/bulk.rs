@@ -14,7 +14,7 @@ use super::requests::{BulkProgress, Journal};
 use super::state_changes::Changes;
 use super::{breakers, cross_queue, select};
 use crate::domain::{BreakerKind, DeadPart, QueueName};
-use crate::queue::{RequestId, Which};
+use crate::queue::{BreakerView, RequestId, Which};
 use crate::store::Result;
 use crate::store::storage::{Applied, Index, Len, Read, RecordKey, Storage, Table};
 use chunk::{Chunk, Item};
@@ -250,7 +250,8 @@ pub(super) async fn make_room<S: Storage>(store: &mut S, cx: &mut CallContext<'_
         changes.put(Table::Queue, RecordKey::Only, records::queue(&state));
         if let Applied::Done(_) = store.apply(queue, &changes.batch()).await? {
             cx.memory.forget_facts(queue);
-            cx.breaker_moved(queue, BreakerKind::DeadLetters, &state.dead_letters, now);
+            let view = BreakerView::of_dead_letters(&state.dead_letters);
+            cx.breaker_moved(queue, BreakerKind::DeadLetters, view, now);
             return Ok(());
         }
     }

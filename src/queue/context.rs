@@ -7,6 +7,7 @@ use super::new_queues::NewQueues;
 use super::refusal::Refusal;
 use crate::domain::{Breaker, BreakerKind, BreakerName, QueueName, QueueSettings, Rng, Settings, Timestamp};
 use crate::lock::lock;
+use crate::queue::BreakerView;
 use crate::store::StoreError;
 use crate::store::storage::{GroupState, NO_GROUP, Version, epoch_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -349,21 +350,13 @@ impl<'a> CallContext<'a> {
         }
     }
 
-    pub(crate) fn breaker_moved(&mut self, queue: &QueueName, kind: BreakerKind, breaker: &Breaker, now: Timestamp) {
-        if !self.wanted.has(EventKind::Breaker) {
-            return;
+    pub(crate) fn breaker_moved(&mut self, queue: &QueueName, kind: BreakerKind, view: BreakerView, now: Timestamp) {
+        if self.wanted.has(EventKind::Breaker) {
+            let name = BreakerName { queue: queue.clone(), kind, key: view.breaker.key.clone() };
+            let settings = self.settings.breaker(&name);
+            let (state, probe_at) = (view.breaker.state(settings, now), view.breaker.probe_at(settings, now));
+            self.events.push(Event::Breaker(BreakerEvent { name, state, probe_at, at: now, view }));
         }
-        let name = BreakerName { queue: queue.clone(), kind, key: breaker.key.clone() };
-        let settings = self.settings.breaker(&name);
-        self.events.push(Event::Breaker(BreakerEvent {
-            state: breaker.state(settings, now),
-            probe_at: breaker.probe_at(settings, now),
-            error: breaker.last_error.clone(),
-            outage_since: breaker.outage.as_ref().map(|outage| outage.since),
-            load: breaker.outage.as_ref().map_or(0.0, |outage| outage.recovery.load),
-            forced: breaker.forced.clone(),
-            name,
-        }));
     }
 
     /// A version that no other has.

@@ -1,6 +1,7 @@
 //! Store events: published after the commit, to any number of subscribers.
 
-use crate::domain::{BreakerName, BreakerState, DeadReason, Forced, JobId, Lease, QueueName, Timestamp};
+use crate::domain::{BreakerName, BreakerState, DeadReason, Degraded, JobId, Lease, QueueName, Timestamp};
+use crate::queue::BreakerView;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +31,7 @@ pub enum Event {
     CancelRequested(Lease),
     /// A breaker has opened, closed or turned half open, or an operator has set it.
     Breaker(BreakerEvent),
+    Degraded(DegradedEvent),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl Event {
             Self::SweepDue { .. } => EventKind::SweepDue,
             Self::DeadLettered(_) => EventKind::DeadLettered,
             Self::CancelRequested(_) => EventKind::CancelRequested,
-            Self::Breaker(_) => EventKind::Breaker,
+            Self::Breaker(_) | Self::Degraded(_) => EventKind::Breaker,
         }
     }
 }
@@ -75,13 +77,19 @@ pub struct BreakerEvent {
     pub state: BreakerState,
     /// While OPEN: when probes begin.
     pub probe_at: Option<Timestamp>,
-    /// What opened it last.
-    pub error: String,
-    /// Unless it is closed.
-    pub outage_since: Option<Timestamp>,
-    /// While RECOVERING: jobs in flight on average.
-    pub load: f64,
-    pub forced: Option<Forced>,
+    pub at: Timestamp,
+    /// With what an operator is shown of it.
+    pub view: BreakerView,
+}
+
+/// Far more of a queue's calls fail than usual, or no longer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DegradedEvent {
+    /// The breaker that sees it.
+    pub name: BreakerName,
+    /// None: no longer.
+    pub degraded: Option<Degraded>,
+    pub usual_share: f64,
 }
 
 pub trait Subscriber: Send + Sync + 'static {

@@ -252,7 +252,11 @@ impl OutcomeFacts {
         let kept = read_if(record.as_ref(), records::read_outcomes)?.filter(|kept| kept.epoch == current);
         let mut outcome_stats = match kept {
             Some(kept) => kept.outcome_stats,
-            None => OutcomeStats::new(queue.breaker.usual.clone(), now),
+            None => {
+                // Where one process has a store to itself, a restart forgets the rest.
+                let uncounted = queue.breaker.outage.as_ref().map_or(0, |outage| outage.uncounted);
+                OutcomeStats { uncounted, ..OutcomeStats::new(queue.breaker.usual.clone(), now) }
+            }
         };
         if of == current && queue.breaker.outage.is_none() {
             let OutcomeSums { succeeded: count, retried, took_ms, ln_took } = sums;

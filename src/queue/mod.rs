@@ -71,7 +71,7 @@ pub use calls::*;
 pub use claimed_bytes::InHand;
 pub use context::{CallContext, QueueMemory, StoreLimits};
 pub use enqueue::Incoming;
-pub use events::{BreakerEvent, DeadLetterEvent, Event, EventKind, Subscriber, Subscribers};
+pub use events::{BreakerEvent, DeadLetterEvent, DegradedEvent, Event, EventKind, Subscriber, Subscribers};
 pub use handover::{ABANDONED_CLAIM_KEPT, Handover, HandoverGuard, UndeliveredClaim};
 pub use host::{Host, Queues, Reply, notifier, poll_once};
 pub use notifier::{Notifier, Setup};

@@ -3,14 +3,14 @@
 
 use super::answers::{ask, ask_record};
 use super::breaker_keys::KeyGroups;
-use super::breakers::put_breaker;
+use super::breakers::{self, put_breaker};
 use super::context::CallContext;
 use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
 use super::records::{self, Whereabouts, read_if};
 use super::state_changes::{Changes, DeadLetters, Total, attempt_part};
 use crate::domain::{
-    Attempt, Breaker, BreakerEpoch, BreakerFacts, BreakerKind, EndedDelivery, JobId, Lease, Leased, Next, Outcome,
-    OutcomeStats, QueueName, QueueSettings, RetryDecision, Rng, Signal, Timestamp, decide,
+    Attempt, Breaker, BreakerEpoch, BreakerFacts, EndedDelivery, JobId, Lease, Leased, Next, Outcome, OutcomeStats,
+    QueueName, QueueSettings, RetryDecision, Rng, Signal, Timestamp, decide,
 };
 use crate::store::Result;
 use crate::store::storage::{
@@ -163,6 +163,11 @@ async fn try_end<S: Storage>(
     match store.apply(queue, &changes.batch()).await? {
         Applied::Done(Done { ready, .. }) => {
             cx.applied();
+            if plan.moved {
+                breakers::tell(store, cx, queue, &plan.queue, &plan.outcome_stats).await;
+            }
+            let stats = [&outcomes.outcome_stats, &plan.outcome_stats];
+            breakers::tell_degraded(cx, queue, &plan.queue.breaker, stats, now);
             if made_ready {
                 cx.available(queue, &plan.queue, ready, now);
             }
@@ -236,6 +241,7 @@ impl Plan<'_> {
             delivery: lease.delivery,
             started_at: lease.started_at,
             first: facts.progress().tries == 0,
+            counted: decision.attempt.counted,
         };
         // Breakers that open at different times do not probe together.
         let unit = Rng::new(now.millis() ^ breaker.transitions << 40).unit();
@@ -279,7 +285,7 @@ impl Plan<'_> {
         }
         if self.outcome_stats != outcomes.outcome_stats || self.moved {
             changes.fence(outcomes.fence());
-            outcomes.put(std::mem::take(&mut self.outcome_stats), &mut self.queue, changes);
+            outcomes.put(self.outcome_stats.clone(), &mut self.queue, changes);
         }
         if self.changed {
             put_breaker(changes, &mut self.queue, self.name, cx);
@@ -288,7 +294,6 @@ impl Plan<'_> {
             }
         }
         if self.moved {
-            cx.breaker_moved(self.name, BreakerKind::Work, &self.queue.breaker, self.now);
             changes.publish(Publish::Always);
         }
     }

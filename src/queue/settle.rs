@@ -15,7 +15,7 @@ use super::outcome::{self, End};
 use super::records;
 use super::refusal::Refusal;
 use super::state_changes::{Changes, ID_HELD, Total};
-use crate::domain::{Attempt, Breaker, BreakerKind, Lease, QueueName, QueueSettings, Successes, Timestamp};
+use crate::domain::{Attempt, Breaker, Lease, OutcomeStats, QueueName, QueueSettings, Successes, Timestamp};
 use crate::queue::{Ack, Acked, Nack, Settled, Settlements};
 use crate::store::Result;
 use crate::store::storage::{
@@ -147,7 +147,10 @@ async fn ack_batch<S: Storage>(
                 for (at, _) in &acks {
                     answers[*at] = Some(Ok(Acked { already_gone: false }));
                 }
-                if let Some(after) = after {
+                if let Some((after, moved)) = after {
+                    if let Some(stats) = moved {
+                        breakers::tell(store, cx, queue, &after, &stats).await;
+                    }
                     cx.available(queue, &after, done.ready, now);
                     cx.memory.remember(queue, Arc::new(after));
                 } else if frees_a_slot {
@@ -276,11 +279,12 @@ impl AckPlan<'_> {
         counted
     }
 
-    /// Probes and jobs under the ramp have succeeded: the breaker is told of each. The queue after them comes back.
+    /// Probes and jobs under the ramp have succeeded: the breaker is told of each. The queue after them comes back, and what is
+    /// known of outcomes where that was a transition.
     fn looked_at<'l>(
         &mut self, leases: impl Iterator<Item = &'l Lease>, facts: DeliveryFacts, queue: &QueueName,
         cx: &mut CallContext<'_>,
-    ) -> QueueFacts {
+    ) -> (QueueFacts, Option<OutcomeStats>) {
         let DeliveryFacts { queue: mut after, outcomes, .. } = facts;
         let mut stats = outcomes.outcome_stats.clone();
         let (transitions, version) = (after.breaker.transitions, after.version);
@@ -302,15 +306,15 @@ impl AckPlan<'_> {
         if stats != outcomes.outcome_stats {
             self.changes.fence(outcomes.fence());
             self.owners.push(Owner::Breaker);
-            outcomes.put(stats, &mut after, &mut self.changes);
+            outcomes.put(stats.clone(), &mut after, &mut self.changes);
         }
-        if after.breaker.transitions != transitions {
-            cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, self.now);
+        let moved = after.breaker.transitions != transitions;
+        if moved {
             if let Some(at) = breakers::next_look(&after.breaker, &self.settings.breaker, self.now) {
                 cx.due(queue, at);
             }
         }
-        after
+        (after, moved.then_some(stats))
     }
 }
 

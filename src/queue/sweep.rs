@@ -314,14 +314,15 @@ impl<S: Storage> Sweeping<'_, '_, S> {
             after.breaker.usual = stats.usual.clone();
             after.put_breaker_record(&mut changes);
         }
-        outcomes.put(stats, &mut after, &mut changes);
+        outcomes.put(stats.clone(), &mut after, &mut changes);
         let Applied::Done(done) = self.store.apply(queue, &changes.batch()).await? else {
             // Another server was first, or an outcome came in between: the next one asks again.
             return Ok(());
         };
         if after.breaker.transitions != before.breaker.transitions {
-            self.cx.breaker_moved(queue, BreakerKind::Work, &after.breaker, now);
+            breakers::tell(self.store, self.cx, queue, &after, &stats).await;
         }
+        breakers::tell_degraded(self.cx, queue, &after.breaker, [&outcomes.outcome_stats, &stats], now);
         if before.breaker.outage.is_some() {
             self.cx.available(queue, &after, done.ready, now);
         }
@@ -347,7 +348,8 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         let announced = self.cx.memory.half_open_announced(queue, group) == transitions;
         self.cx.memory.tell_half_open(queue, group, transitions);
         if !announced && half_open {
-            self.cx.breaker_moved(queue, BreakerKind::Work, &facts.breaker, now);
+            let view = breakers::view_of(self.store, self.cx, queue, group).await?.map(|(_, view)| view);
+            self.cx.breaker_moved(queue, BreakerKind::Work, view.unwrap_or_default(), now);
         }
         tell_ready(self.store, self.cx, queue).await
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::{
-    Attempt, Breaker, BreakerState, DeadReason, Delivery, Failure, Forced, JobEvent, JobId, Measured, Pause, Progress,
-    QueueName, Spec, State, Timestamp,
+    Attempt, Breaker, BreakerState, DeadReason, Degraded, Delivery, Failure, Forced, JobEvent, JobId, Measured, Pause,
+    Progress, QueueName, Spec, State, Timestamp,
 };
 use crate::queue::encoding::Unknown;
 use bytes::Bytes;
@@ -77,11 +77,17 @@ pub struct BreakerView {
     pub uncounted: u64,
     /// What its load comes to, by what a success takes.
     pub per_second: f64,
-    /// How long the ready jobs take at this load.
+    /// While RECOVERING: about how long until the ready jobs have left.
     pub drain: Option<Duration>,
-    /// The share of failures, and until when they do not count.
-    pub degraded: Option<(f64, Timestamp)>,
+    pub degraded: Option<Degraded>,
     pub usual_share: f64,
+}
+
+impl BreakerView {
+    /// Of dead letters nothing else is known.
+    pub(crate) fn of_dead_letters(breaker: &Breaker) -> Self {
+        Self { breaker: breaker.clone(), ..Self::default() }
+    }
 }
 
 /// The breakers of one queue.

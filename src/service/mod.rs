@@ -1,5 +1,6 @@
 //! What lasts longer than one call of the queue: claims that wait, streams, timers. No rule and no storage.
 
+mod breaker_lines;
 mod claim;
 mod explain;
 mod log;

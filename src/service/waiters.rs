@@ -185,7 +185,7 @@ impl Subscriber for Waiters {
                 // Only streams subscribe; without one there is no receiver.
                 let _ = self.cancels.send(lease.clone());
             }
-            Event::Due { .. } | Event::DeadLettered(_) | Event::Breaker(_) => {}
+            Event::Due { .. } | Event::DeadLettered(_) | Event::Breaker(_) | Event::Degraded(_) => {}
         }
     }
 }

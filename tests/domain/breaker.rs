@@ -129,7 +129,8 @@ impl Subject {
             self.stats.roll(now);
         }
         let job = job(number);
-        let ended = EndedDelivery { epoch, job: &job, number, delivery: 1, started_at, first };
+        let counted = self.breaker.counts_failure(&self.stats, epoch, &self.settings, now);
+        let ended = EndedDelivery { epoch, job: &job, number, delivery: 1, started_at, first, counted };
         let transitions = self.breaker.transitions;
         let changed = self.breaker.fail(&mut self.stats, &ended, signal, &self.settings, now, self.unit);
         if self.breaker.transitions != transitions {
@@ -188,6 +189,22 @@ fn five_failures_and_no_success_for_a_second_open_it() {
     assert_eq!(subject.breaker.last_error, "Refused: it broke");
     assert_eq!(subject.breaker.opened_at(&subject.settings, at(1.5)), Some(at(1.0)));
     assert!(!subject.counts(at(1.5)));
+}
+
+#[test]
+fn failures_that_an_outage_does_not_count_or_returns_are_summed_up() {
+    let mut subject = Subject::open();
+    assert_eq!(subject.stats.uncounted, 20, "those that opened it are returned");
+    assert_eq!(subject.breaker.returned.len(), 20);
+    let epoch = subject.epoch(false);
+    subject.ends(30, epoch, true, at(0.0), signal("Refused", true), at(0.5));
+    assert_eq!(subject.stats.uncounted, 21);
+    // A job for which the outage has lasted too long: its failure counts.
+    let job = job(31);
+    let ended =
+        EndedDelivery { epoch, job: &job, number: 31, delivery: 1, started_at: at(0.0), first: true, counted: true };
+    subject.breaker.fail(&mut subject.stats, &ended, signal("Refused", true), &subject.settings, at(0.5), 0.5);
+    assert_eq!(subject.stats.uncounted, 21);
 }
 
 #[test]

@@ -148,6 +148,23 @@ fn a_probe_with_another_error_frees_its_slot_three_times_in_a_row() {
 }
 
 #[test]
+fn failed_probes_leave_the_transitions_that_are_kept_alone() {
+    let mut subject = Subject::open();
+    for probe in 1..=100 {
+        let now = at(60.0 * f64::from(probe));
+        assert!(subject.probe_fails(7, "Refused", now, now));
+    }
+    assert_eq!((subject.breaker.transitions, subject.breaker.trips), (101, 101));
+    let log: Vec<_> = subject.breaker.log.iter().map(|entry| (entry.at, entry.to)).collect();
+    assert_eq!(log, [(at(0.0), BreakerState::Open)], "how it began");
+    // A delivery from before the last of them was under another epoch all the same.
+    assert!(subject.breaker.epoch_at(at(5_999.0)).transitions != 101);
+    assert_eq!(subject.breaker.epoch_at(at(6_000.0)).transitions, 101);
+    subject.probe_succeeds(at(6_060.0));
+    assert_eq!(subject.breaker.log.last().map(|entry| entry.to), Some(BreakerState::Recovering));
+}
+
+#[test]
 fn a_probe_that_says_nothing_frees_its_slot_for_another_job() {
     let mut subject = Subject::open();
     let probe = subject.epoch(true);

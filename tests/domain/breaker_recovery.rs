@@ -327,6 +327,33 @@ fn it_does_not_close_while_jobs_wait_and_no_worker_asks_for_them() {
     assert_eq!(ramp.subject.state(at(ramp.now)), BreakerState::Closed);
 }
 
+/// Forty a second are usual.
+#[test]
+fn how_long_draining_takes_is_foreseen_with_the_growth_to_come_and_the_jobs_that_come_meanwhile() {
+    let none = (None, None);
+    let drain = |recovery: &Recovery, ready, limits| {
+        recovery.drain(ready, 100.0, &usual(), limits).map(|drain| drain.as_secs_f64().round())
+    };
+    // At the load that it has, as far as is foreseen: 160 a second leave, and 40 come.
+    let full = Recovery { load: 16.0, ..Recovery::default() };
+    assert_eq!(drain(&full, 1_200, none), Some(10.0));
+    assert_eq!((drain(&full, 0, none), drain(&full, 12_000, none)), (Some(0.0), Some(100.0)));
+    // From 2 by 3, 4.5, 6.75, 10.1 and 15.2 to 16 in six seconds.
+    let starts = Recovery { load: 2.0, ..Recovery::default() };
+    assert_eq!(
+        drain(&starts, 800, none),
+        Some(6.0 + (800.0 - (-20.0 - 10.0 + 5.0 + 27.5 + 61.25 + 111.875f64)) / 120.0).map(f64::round)
+    );
+    let held = Recovery { ceiling: Some(6.0), ..starts.clone() };
+    assert_eq!(drain(&held, 800, none), Some(3.0 + (800.0 - (-20.0 - 10.0 + 5.0)) / 20.0).map(f64::round));
+    assert_eq!(drain(&full, 800, (None, Some(60.0))), Some(40.0), "max_rate lets out sixty");
+    assert_eq!(drain(&full, 800, (Some(5), None)), Some(80.0), "five at a time are fifty a second");
+    assert_eq!(drain(&full, 800, (Some(4), None)), None, "as many come as leave");
+    let unknown = starts.drain(800, 100.0, &Usual::default(), none).unwrap();
+    assert_eq!(unknown.as_secs_f64(), 40.0, "at the load of now, where nothing is known");
+    assert_eq!(starts.drain(800, 0.0, &Usual::default(), none), None);
+}
+
 #[test]
 fn jobs_that_wait_because_all_slots_of_the_ramp_are_taken_keep_it_open() {
     let mut ramp = Ramp::new();

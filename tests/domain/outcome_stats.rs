@@ -1,6 +1,6 @@
 //! What is usual for a queue, and what is far from it.
 
-use redrive::domain::{BreakerSettings, OutcomeStats, Successes, Timestamp, Usual};
+use redrive::domain::{BreakerSettings, Degraded, OutcomeStats, Successes, Timestamp, Usual};
 use std::time::Duration;
 
 const MINUTE: u64 = 60_000;
@@ -124,7 +124,7 @@ fn far_more_failures_than_usual_are_degraded_and_do_not_become_usual_for_a_quart
     let mut queue = Queue::new();
     queue.runs(10 * MINUTE, 0, 20);
     queue.runs(MINUTE, 4, 20);
-    let (share, outcomes, until) = queue.stats.degraded(at(queue.now)).unwrap();
+    let Degraded { share, outcomes, until } = queue.stats.degraded(at(queue.now)).unwrap();
     assert!((0.35..0.45).contains(&share) && outcomes >= 20, "{share} of {outcomes}");
     assert!((at(25 * MINUTE)..at(26 * MINUTE)).contains(&until));
     assert!(queue.share() < 0.01, "{}", queue.share());

@@ -37,7 +37,7 @@ impl Server {
     }
 
     /// Until the open breaker of `q` lets a probe out.
-    async fn pass_to_probe(&self) {
+    pub(crate) async fn pass_to_probe(&self) {
         let breaker = self.breaker("queue:q").await.unwrap();
         let (opened, probe) = (breaker.opened_at.unwrap(), breaker.probe_at.unwrap());
         let nanos = (probe.seconds - opened.seconds) * 1_000_000_000 + i64::from(probe.nanos - opened.nanos);

@@ -26,6 +26,7 @@ mod leases;
 mod listing;
 mod looking;
 mod outage;
+mod outage_status;
 mod pausing;
 mod purge;
 mod reflection;

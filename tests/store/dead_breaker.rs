@@ -55,7 +55,8 @@ store_test! {
         assert_eq!(h.dead_letters_state().await, BreakerState::Open);
         let notice = h.recorded.take_breakers().remove(0);
         assert_eq!((notice.name.kind, notice.state), (BreakerKind::DeadLetters, BreakerState::Open));
-        assert!(notice.error.contains("max_entries"), "{}", notice.error);
+        let error = &notice.view.breaker.last_error;
+        assert!(error.contains("max_entries"), "{error}");
         assert_eq!(h.dead_letters().await, "abCDEFG");
         // Its queue works on.
         h.enqueue(job("q")).await;

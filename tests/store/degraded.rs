@@ -50,7 +50,7 @@ impl<S: Engine> Harness<S> {
     }
 
     async fn share(&self) -> f64 {
-        self.breakers("q").await.work.degraded.expect("it is degraded").0
+        self.breakers("q").await.work.degraded.expect("it is degraded").share
     }
 }
 
@@ -69,6 +69,34 @@ store_test! {
         let more = (30 - counted) as f64;
         let share = h.share().await;
         assert!((share - failures / (outcomes + more)).abs() < 1e-9, "{share}, {counted} of 30 counted");
+    }
+}
+
+store_test! {
+    async fn that_a_queue_is_degraded_is_told_once_and_so_is_the_end_of_it(h) {
+        h.usually_well().await;
+        assert_eq!(h.recorded.take_degraded(), []);
+        h.half_fail(60).await;
+        let told = h.recorded.take_degraded();
+        let [begins] = told.as_slice() else { panic!("{told:?}") };
+        let it = begins.degraded.expect("it begins");
+        assert!(it.share > 0.2 && it.outcomes >= 20, "{it:?}");
+        assert_eq!((begins.name.to_string().as_str(), it.until), ("queue:q", h.now().after(seconds(15 * 60))));
+        let shown = h.breakers("q").await.work.degraded.unwrap();
+        h.advance(seconds(3));
+        assert_eq!(h.breakers("q").await.work.degraded.unwrap().until, shown.until, "it stands");
+        for _ in 0..12 {
+            h.advance(SECOND);
+            h.enqueue_all((0..20).map(|_| job("q")).collect()).await;
+            for job in h.claim_many("q", 1_000).await {
+                h.ack(job.delivery.lease).await.unwrap();
+            }
+            h.sweep().await;
+        }
+        let told = h.recorded.take_degraded();
+        let ends: Vec<_> = told.iter().map(|told| told.degraded).collect();
+        assert_eq!(ends, [None]);
+        assert_eq!(h.breakers("q").await.work.degraded, None);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A subscriber that remembers.
 
 use redrive::domain::{Lease, Timestamp};
-use redrive::queue::{BreakerEvent, DeadLetterEvent, Event, EventKind, Subscriber};
+use redrive::queue::{BreakerEvent, DeadLetterEvent, DegradedEvent, Event, EventKind, Subscriber};
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
@@ -16,6 +16,7 @@ pub(crate) struct RecordedEvents {
     due: Mutex<Vec<Timestamp>>,
     died: Mutex<Vec<DeadLetterEvent>>,
     breakers: Mutex<Vec<BreakerEvent>>,
+    degraded: Mutex<Vec<DegradedEvent>>,
     cancels: Mutex<Vec<Lease>>,
     /// While a test holds this, the store waits where it tells of available jobs.
     pub(crate) gate: Mutex<()>,
@@ -47,6 +48,10 @@ impl RecordedEvents {
         std::mem::take(&mut lock(&self.breakers))
     }
 
+    pub(crate) fn take_degraded(&self) -> Vec<DegradedEvent> {
+        std::mem::take(&mut lock(&self.degraded))
+    }
+
     pub(crate) fn take_cancels(&self) -> Vec<Lease> {
         std::mem::take(&mut lock(&self.cancels))
     }
@@ -75,6 +80,7 @@ impl Subscriber for RecordedEvents {
             Event::DeadLettered(notice) => lock(&self.died).push(notice.clone()),
             Event::CancelRequested(lease) => lock(&self.cancels).push(lease.clone()),
             Event::Breaker(notice) => lock(&self.breakers).push(notice.clone()),
+            Event::Degraded(notice) => lock(&self.degraded).push(notice.clone()),
             Event::Due { .. } => {}
         }
     }

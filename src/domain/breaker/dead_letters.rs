@@ -49,7 +49,8 @@ impl Breaker {
     fn open_full(&mut self, now: Timestamp, settings: &BreakerSettings) -> bool {
         let since = self.outage.as_ref().map_or(now, |outage| outage.since);
         let probe_at = now.after(settings.recovery_timeout);
-        self.outage = Some(Box::new(Outage { since, opened_at: now, probe_at, ..Outage::default() }));
+        self.outage =
+            Some(Box::new(Outage { since, down_since: since, opened_at: now, probe_at, ..Outage::default() }));
         self.trips += 1;
         FULL.clone_into(&mut self.last_error);
         self.transit(BreakerState::Open, FULL.to_owned(), now);

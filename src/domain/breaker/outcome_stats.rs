@@ -150,6 +150,16 @@ pub struct Step {
     pub ln_took: f64,
 }
 
+/// Far more fails than is usual, although not everything does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Degraded {
+    /// Of the last outcomes, those that are failures.
+    pub share: f64,
+    pub outcomes: u64,
+    /// Failures do not count so long.
+    pub until: Timestamp,
+}
+
 /// Where one process has a store to itself, this lives in its memory: after a restart it starts from what was usual.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutcomeStats {
@@ -165,7 +175,7 @@ pub struct OutcomeStats {
     pub degraded_since: Option<Timestamp>,
     /// The last ones, oldest first.
     pub counted: Vec<CountedFailure>,
-    /// Failures of this outage that did not count.
+    /// Failures of this outage that did not count, or were returned.
     pub uncounted: u64,
     /// What a success takes, of late.
     pub took_ms: f64,
@@ -258,8 +268,11 @@ impl OutcomeStats {
 
     // ---- what is usual ----
 
-    pub(super) fn count_failure(&mut self, speaks: bool) {
+    pub(super) fn count_failure(&mut self, speaks: bool, now: Timestamp) {
         self.bucket.failed += u64::from(speaks);
+        if self.is_degraded() {
+            self.degraded_since.get_or_insert(now);
+        }
     }
 
     /// The share of failures in this bucket and the last.
@@ -277,10 +290,13 @@ impl OutcomeStats {
             && share > DEGRADED_SHARE.max(DEGRADED_TIMES * self.usual.share)
     }
 
-    /// While it is degraded: the share of failures, among so many outcomes, and until when they do not count.
-    pub fn degraded(&self, now: Timestamp) -> Option<(f64, u64, Timestamp)> {
+    /// While it is degraded.
+    pub fn degraded(&self, now: Timestamp) -> Option<Degraded> {
         let (outcomes, share) = self.recent();
-        self.is_degraded().then(|| (share, outcomes, self.degraded_since.unwrap_or(now).after(MEMORY)))
+        self.is_degraded().then(|| {
+            let until = self.degraded_since.unwrap_or(now).after(MEMORY);
+            Degraded { share, outcomes, until }
+        })
     }
 
     /// When the bucket may end.

@@ -44,6 +44,10 @@ const ABOVE: f64 = 1.05;
 const OVER_AFTER: Duration = Duration::from_secs(10);
 /// A job that waits less than this does not wait for the ramp.
 pub const PATIENCE: Duration = Duration::from_secs(1);
+/// How far growth is foreseen: that more than so many times the usual load is borne is not known.
+const FORESEEN: f64 = 4.0;
+/// What takes longer comes to no end as far as is known.
+const DRAIN_MAX_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 /// Hand-outs that were missed are made up for, up to this time's worth.
 const BURST: f64 = 0.01;
 
@@ -138,6 +142,35 @@ impl Recovery {
     pub fn pace(&self, took_ms: f64) -> Rate {
         let per_second = self.per_second(took_ms);
         Rate { per_second, burst: (per_second * BURST).max(1.0) }
+    }
+
+    /// About how long until so many ready jobs have left, while others come at the usual rate: load grows up to its ceiling, or as
+    /// far as is foreseen, and no further than these limits. None: nothing says so, or no fewer come than leave.
+    pub fn drain(
+        &self, ready: u64, took_ms: f64, usual: &Usual, limits: (Option<u64>, Option<f64>),
+    ) -> Option<Duration> {
+        if ready == 0 || took_ms <= 0.0 {
+            return (ready == 0).then_some(Duration::ZERO);
+        }
+        let (max_in_flight, max_rate) = limits;
+        let most = max_in_flight.map_or(f64::MAX, |most| most as f64);
+        let rate = |load: f64| (load.min(most) * 1_000.0 / took_ms).min(max_rate.unwrap_or(f64::MAX));
+        let arrivals = usual.load.zip(usual.ln_took).map_or(0.0, |(load, ln_took)| load * 1_000.0 / ln_took.exp());
+        let foreseen = usual.load.map_or(self.load, |load| FORESEEN * load);
+        let ceiling = self.ceiling.unwrap_or(foreseen).max(self.load);
+        let (mut load, mut waiting, mut seconds) = (self.load, ready as f64, 0.0);
+        while load < ceiling {
+            let fewer = rate(load) - arrivals;
+            if fewer >= waiting {
+                break;
+            }
+            waiting -= fewer;
+            seconds += STEP.as_secs_f64();
+            load = (GROWTH * load).min(ceiling);
+        }
+        let fewer = rate(load) - arrivals;
+        let drained = seconds + waiting / fewer;
+        (fewer > 0.0 && drained <= DRAIN_MAX_SECONDS).then(|| Duration::from_secs_f64(drained.max(0.0)))
     }
 
     /// When jobs last had to wait for it.

@@ -59,7 +59,7 @@ impl Breaker {
     ) -> bool {
         let (state, epoch) = (self.state(settings, now), ended.epoch);
         let counted = self.counts_failure(stats, epoch, settings, now);
-        if matches!(signal, Signal::Failure { .. }) && !counted {
+        if matches!(signal, Signal::Failure { .. }) && !ended.counted {
             stats.uncounted += 1;
         }
         let own_probe = epoch.probe && self.is_current(epoch);
@@ -82,7 +82,7 @@ impl Breaker {
                 let recovery = self.recovery();
                 match recovery {
                     Some(recovery) => stats.recovering_failure(ended.started_at, recovery.step_started),
-                    None => stats.count_failure(ended.first || unreachable),
+                    None => stats.count_failure(ended.first || unreachable, now),
                 }
                 if ended.first || unreachable {
                     stats.lengthen_streak(ended.started_at, now);
@@ -153,11 +153,13 @@ impl Breaker {
             }
             Some(mut outage) => {
                 if outage.recovering {
-                    outage.falls += 1;
                     (outage.down_since, outage.error_type) = (now, error_type);
                     match hold {
                         Some(_) => outage.recovery.hold(now),
-                        None => outage.recovery.fall(&stats.usual, now),
+                        None => {
+                            outage.falls += 1;
+                            outage.recovery.fall(&stats.usual, now);
+                        }
                     }
                 }
                 let failed_probe = failed_probe.or(outage.failed_probe);
@@ -175,8 +177,10 @@ impl Breaker {
                 from.after(wait.mul_f64(spread)).max(now)
             }
         };
-        self.outage = Some(Box::new(Outage { probe_at, ..outage }));
+        let before = self.returned.len();
         self.returned.extend(stats.take_counted());
+        stats.uncounted += (self.returned.len() - before) as u64;
+        self.outage = Some(Box::new(Outage { probe_at, uncounted: stats.uncounted, ..outage }));
         self.trips += 1;
         self.last_error = error;
         self.transit(BreakerState::Open, self.last_error.clone(), now);

@@ -117,8 +117,8 @@ pub(crate) fn breaker_out(context: &Context<'_>, name: &BreakerName, view: Break
         load_per_second: view.per_second,
         drain_estimate: drain.map(duration_out),
         falls: outage.falls,
-        degraded_until: degraded.map(|(_, until)| timestamp_out(until)),
-        failure_share: degraded.map_or(0.0, |(share, _)| share),
+        degraded_until: degraded.map(|degraded| timestamp_out(degraded.until)),
+        failure_share: degraded.map_or(0.0, |degraded| degraded.share),
         usual_failure_share: view.usual_share,
         transitions: breaker.log.into_iter().map(transition_out).collect(),
     }

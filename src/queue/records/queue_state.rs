@@ -121,6 +121,7 @@ fn put_outage(out: &mut Vec<u8>, outage: &Outage) {
     put_option(out, recovery.ceiling_until.map(Timestamp::millis));
     put_u64(out, recovery.step_started.millis());
     put_u64(out, recovery.bound_at.millis());
+    put_u64(out, outage.uncounted);
 }
 
 /// What follows is a newer server's.
@@ -150,6 +151,7 @@ fn read_outage(read: &mut Reader<'_>) -> Read<Outage> {
         step_started: read.time()?,
         bound_at: read.time()?,
     };
+    outage.uncounted = read.u64()?;
     Ok(outage)
 }
 

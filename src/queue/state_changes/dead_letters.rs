@@ -2,10 +2,10 @@
 
 use super::Changes;
 use crate::domain::{BreakerKind, DeadReason, QueueName, QueueSettings, Timestamp};
-use crate::queue::DeathContext;
 use crate::queue::context::CallContext;
 use crate::queue::facts::{DeadFacts, JobFacts, QueueFacts};
 use crate::queue::records::{self, QueueRecord};
+use crate::queue::{BreakerView, DeathContext};
 use crate::store::Result;
 use crate::store::storage::{Fence, Index, Len, Reads, RecordKey, Table};
 use bytes::Bytes;
@@ -112,7 +112,8 @@ impl<'a> DeadLetters<'a> {
             });
         }
         if self.breaker_moved {
-            cx.breaker_moved(self.queue, BreakerKind::DeadLetters, &self.record.dead_letters, self.now);
+            let view = BreakerView::of_dead_letters(&self.record.dead_letters);
+            cx.breaker_moved(self.queue, BreakerKind::DeadLetters, view, self.now);
         }
         let Cow::Owned(record) = self.record else { return None };
         if record == self.queue_facts.queue {

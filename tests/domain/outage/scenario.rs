@@ -92,6 +92,8 @@ pub(super) struct Results {
     pub(super) peak: usize,
     pub(super) first_success: Option<f64>,
     pub(super) drained: Option<f64>,
+    /// What was foreseen at the first steps of the recovery from the last outage: then, and how long draining takes from then on.
+    pub(super) estimates: Vec<(f64, f64)>,
     /// Jobs that were not done when the last outage ended.
     pub(super) backlog: usize,
     pub(super) trips: u32,

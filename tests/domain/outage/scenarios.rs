@@ -51,6 +51,23 @@ fn an_outage_costs_no_attempt_no_dead_letter_and_no_stampede() {
     }
 }
 
+/// Within a factor of two and a half, from the start of the recovery until a few seconds before the end: what it is that slows is
+/// not known.
+#[test]
+fn how_long_draining_takes_is_foreseen() {
+    for seed in SEEDS {
+        let results = run(seed, Scenario::of(down(120.0, seed)));
+        let drained = results.drained.unwrap();
+        let foreseen = results.estimates.iter().filter(|(at, _)| at + 5.0 < drained);
+        assert!(foreseen.clone().count() > 10);
+        for (at, estimate) in foreseen {
+            let left = drained - at;
+            let factor = estimate / left;
+            assert!((0.4..=2.5).contains(&factor), "{estimate:.0} s foreseen, and {left:.0} s were left");
+        }
+    }
+}
+
 /// From the outside, 20 ms that become 40 are little where the worker itself takes 50.
 #[test]
 fn the_time_of_the_workers_themselves_does_not_hide_that_the_downstream_slows() {

@@ -83,6 +83,7 @@ pub(super) struct Simulation {
     last_uncounted: Option<u64>,
     last_done: u64,
     drained: Option<u64>,
+    estimates: Vec<(f64, f64)>,
     /// Jobs that were enqueued before that, and of them those that are neither done nor dead.
     backlog: Option<usize>,
     backlog_left: usize,
@@ -131,6 +132,7 @@ impl Simulation {
             last_uncounted: None,
             last_done: 0,
             drained: None,
+            estimates: Vec::new(),
             backlog: None,
             backlog_left: 0,
             slowest_death: 0,
@@ -360,6 +362,7 @@ impl Simulation {
             peak: self.services.iter().map(|service| service.peak).max().unwrap_or(0),
             first_success: first_success.map(|at| seconds(at.saturating_sub(self.back))),
             drained: self.drained.map(seconds),
+            estimates: self.estimates,
             backlog: self.backlog.unwrap_or(0),
             trips: self.groups.iter().map(|group| group.breaker.trips).sum(),
             idle_while_well: seconds(self.idle_while_well),

@@ -209,7 +209,8 @@ impl Model {
         let before = work.known(now);
         let mut stats = before.clone();
         let epoch = BreakerEpoch { transitions: sent, probe };
-        let ended = EndedDelivery { epoch, job: &name, number: number as u64, delivery, started_at, first };
+        let counted = work.breaker.counts_failure(&stats, epoch, &settings.breaker, now);
+        let ended = EndedDelivery { epoch, job: &name, number: number as u64, delivery, started_at, first, counted };
         let transitions = work.breaker.transitions;
         let unit = Rng::new(now.millis() ^ transitions << 40).unit();
         work.breaker.fail(&mut stats, &ended, signal, &settings.breaker, now, unit);

@@ -1,7 +1,7 @@
 //! What follows from the end of a delivery: for its job, for its breaker, and for the step or bucket it belongs to.
 
 use super::super::downstream::SECOND;
-use super::{Event, Running, Simulation, id, micros, ms};
+use super::{Event, Running, Simulation, id, micros, ms, seconds};
 use redrive::domain::{
     BreakerEpoch, BreakerFacts, Delivery, EndedDelivery, Failure, Lease, Leased, Next, Outcome, Progress, QueueName,
     Successes, Timestamp, decide,
@@ -83,6 +83,7 @@ impl Simulation {
             delivery: job.progress.deliveries,
             started_at: ms(running.started),
             first,
+            counted: decision.attempt.counted,
         };
         if !decision.attempt.counted {
             self.last_uncounted = Some(now);
@@ -172,6 +173,10 @@ impl Simulation {
         }
         group.note_transition(transitions);
         if let Some(outage) = group.breaker.outage.as_ref().filter(|outage| outage.recovering) {
+            let drain = outage.recovery.drain(meter.ready, group.stats.took_ms, &group.stats.usual, (None, None));
+            if let Some(drain) = drain.filter(|_| now >= self.back && self.drained.is_none()) {
+                self.estimates.push((seconds(now - self.back), drain.as_secs_f64()));
+            }
             let next = micros(outage.recovery.next_look(settings, at)).max(now + 1_000);
             self.look_at(number, next);
         }
