@@ -15,8 +15,6 @@ use tonic::Status;
 const AGES: u64 = 4;
 /// More than `AGES`, so that an age is not taken for the one before it.
 const BUCKETS: usize = 8;
-/// Data of requests, mostly taken in a moment.
-const DATA_UNNOTICED: usize = 64 << 10;
 /// Queues that a call waits for, where all do that may wait.
 const QUEUES_PER_WAIT: usize = 10;
 
@@ -30,9 +28,12 @@ pub(in crate::grpc) struct Peer {
     /// Those that are not of foreign streams.
     busy: AtomicUsize,
     waits: AtomicUsize,
-    /// Requests that are being read, and bytes of data that none of them has taken.
+    /// Requests that are being read.
     requests: AtomicUsize,
+    /// Bytes that none of them has taken; the least in this tick; and of that what is held.
     data: AtomicUsize,
+    least_data: AtomicUsize,
+    still_data: AtomicUsize,
     /// The tick at which its last call ended.
     idle_since: AtomicU64,
     /// One more than the tick at which headers were begun that have not ended; 0: none.
@@ -58,6 +59,8 @@ impl Peer {
             waits: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             data: AtomicUsize::new(0),
+            least_data: AtomicUsize::new(0),
+            still_data: AtomicUsize::new(0),
             idle_since: AtomicU64::new(tick),
             headers_since: AtomicU64::new(0),
             unread: Default::default(),
@@ -105,9 +108,7 @@ impl Peer {
 
     pub(super) fn check(&self, tick: u64) {
         let bounds = &self.peers.bounds;
-        if self.requests.load(Ordering::Relaxed) == 0 {
-            self.forget_data();
-        }
+        self.hold_still_data();
         let headers = self.headers_since.load(Ordering::Relaxed);
         if headers > 0 && tick > headers + bounds.preface_timeout.as_secs() {
             self.says_nothing();
@@ -159,24 +160,32 @@ impl Peer {
         Unread { peer: self.clone(), bucket }
     }
 
-    // ---- data of requests that has come and that no call has taken ----
+    // ---- data of requests that has come and that no call takes ----
 
     pub(super) fn data_came(&self, bytes: usize) {
-        self.budget.add(bytes);
-        if self.data.fetch_add(bytes, Ordering::Relaxed) > DATA_UNNOTICED {
-            self.check_reserve();
-        }
+        self.data.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn data_taken(&self, bytes: usize) {
         let take = |data: usize| Some(data.saturating_sub(bytes));
-        let before = self.data.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        self.budget.sub(bytes.min(before.unwrap_or(0)));
+        let before = self.data.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
+        self.least_data.fetch_min(before.saturating_sub(bytes), Ordering::Relaxed);
     }
 
-    /// With no request open none is left. What a call has left untaken is known only then.
-    fn forget_data(&self) {
-        self.budget.sub(self.data.swap(0, Ordering::Relaxed));
+    /// Of this tick what was never taken stands still, and is held.
+    fn hold_still_data(&self) {
+        if self.requests.load(Ordering::Relaxed) == 0 {
+            // What a call has left untaken is known only when there is none.
+            self.data.store(0, Ordering::Relaxed);
+            self.least_data.store(0, Ordering::Relaxed);
+        }
+        let still = self.least_data.swap(self.data.load(Ordering::Relaxed), Ordering::Relaxed);
+        let before = self.still_data.swap(still, Ordering::Relaxed);
+        self.budget.add(still);
+        self.budget.sub(before);
+        if still > before {
+            self.check_reserve();
+        }
     }
 
     pub(super) fn request_begins(&self) {
@@ -184,9 +193,7 @@ impl Peer {
     }
 
     pub(super) fn request_ends(&self) {
-        if self.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.forget_data();
-        }
+        self.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
     // ---- what is too much ----
@@ -266,7 +273,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.forget_data();
+        self.budget.sub(self.still_data.load(Ordering::Relaxed));
     }
 }
 
