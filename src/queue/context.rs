@@ -355,7 +355,7 @@ impl<'a> CallContext<'a> {
             let name = BreakerName { queue: queue.clone(), kind, key: view.breaker.key.clone() };
             let settings = self.settings.breaker(&name);
             let (state, probe_at) = (view.breaker.state(settings, now), view.breaker.probe_at(settings, now));
-            self.events.push(Event::Breaker(BreakerEvent { name, state, probe_at, at: now, view }));
+            self.events.push(Event::Breaker(Box::new(BreakerEvent { name, state, probe_at, at: now, view })));
         }
     }
 

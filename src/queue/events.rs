@@ -30,7 +30,7 @@ pub enum Event {
     /// The job of this lease was cancelled.
     CancelRequested(Lease),
     /// A breaker has opened, closed or turned half open, or an operator has set it.
-    Breaker(BreakerEvent),
+    Breaker(Box<BreakerEvent>),
     Degraded(DegradedEvent),
 }
 

@@ -309,10 +309,8 @@ impl AckPlan<'_> {
             outcomes.put(stats.clone(), &mut after, &mut self.changes);
         }
         let moved = after.breaker.transitions != transitions;
-        if moved {
-            if let Some(at) = breakers::next_look(&after.breaker, &self.settings.breaker, self.now) {
-                cx.due(queue, at);
-            }
+        if moved && let Some(at) = breakers::next_look(&after.breaker, &self.settings.breaker, self.now) {
+            cx.due(queue, at);
         }
         (after, moved.then_some(stats))
     }

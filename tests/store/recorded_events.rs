@@ -79,7 +79,7 @@ impl Subscriber for RecordedEvents {
             Event::SweepDue { at } => lock(&self.due).push(*at),
             Event::DeadLettered(notice) => lock(&self.died).push(notice.clone()),
             Event::CancelRequested(lease) => lock(&self.cancels).push(lease.clone()),
-            Event::Breaker(notice) => lock(&self.breakers).push(notice.clone()),
+            Event::Breaker(notice) => lock(&self.breakers).push((**notice).clone()),
             Event::Degraded(notice) => lock(&self.degraded).push(notice.clone()),
             Event::Due { .. } => {}
         }
