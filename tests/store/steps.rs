@@ -144,6 +144,7 @@ pub(crate) fn settings() -> Settings {
     c.dead_jobs_hold_keys = true;
     b.completed_retention = Some(Duration::from_secs(60));
     c.breaker.disabled = true;
+    c.max_in_flight = Some(2);
     c.completed_retention = Some(Duration::from_secs(60));
     // Configured queues are not forgotten.
     let queues = [a, b, c].into_iter().enumerate().map(|(n, queue)| (name(n), Arc::new(queue)));

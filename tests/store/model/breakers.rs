@@ -149,9 +149,16 @@ impl Model {
         }
     }
 
+    /// As many are leased as may be.
+    pub(super) fn is_full(&self, queue: usize) -> bool {
+        let leased = |job: &&Job| job.queue == queue && matches!(job.place, Place::Leased(_));
+        let most = self.settings(queue).max_in_flight;
+        most.is_some_and(|most| self.jobs.values().filter(leased).count() as u64 >= most)
+    }
+
     /// The next to be handed out, and whether as a probe.
     pub(super) fn next_out(&self, queue: usize) -> Option<(usize, bool)> {
-        if self.held_back(queue).is_some() {
+        if self.held_back(queue).is_some() || self.is_full(queue) {
             return None;
         }
         let probe = self.work_state(queue) == BreakerState::HalfOpen;

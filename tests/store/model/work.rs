@@ -234,6 +234,9 @@ impl Model {
         if let Some(held_back) = self.held_back(queue) {
             return held_back;
         }
+        if self.is_full(queue) && self.first_ready_but(queue, None).is_some() {
+            return (IdleReason::Limited, None);
+        }
         let due = self
             .jobs
             .values()
