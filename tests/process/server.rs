@@ -151,7 +151,10 @@ impl Server {
         let text = self.stderr.text.lock().expect("no reader panics");
         let grown = &self.stderr.grown;
         let (text, _) = grown.wait_timeout_while(text, LONG, |text| find(text).is_none()).expect("no reader panics");
-        find(&text).unwrap_or_else(|| panic!("the log has no line with {part:?}"))
+        let line = find(&text);
+        // The log is shown by what fails next: it must be free.
+        drop(text);
+        line.unwrap_or_else(|| panic!("the log has no line with {part:?}"))
     }
 
     /// How many lines of the log hold `part` by now.
