@@ -20,7 +20,7 @@ pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
 pub use unclaimed::{Unclaimed, UnclaimedQueues};
 pub use waiters::{Waiter, Waiters};
-pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply, WorkSettlements};
+pub use work::{Outbox, Received, WorkConnection, WorkHello, WorkMessage, WorkReply, WorkSettlements};
 
 use crate::domain::Limits;
 use crate::queue::{Host, Queues};
