@@ -112,12 +112,15 @@ fn server(reader: &TomlReader<'_>) -> Server {
 fn bounds(reader: &TomlReader<'_>) -> Bounds {
     let built_in = Bounds::default();
     let count = |key, built_in, range| reader.integer::<usize>(key, range).unwrap_or(built_in);
+    let calls_per_connection = count("calls_per_connection", built_in.calls_per_connection, 2..=100_000);
+    // Where it is not given: most of the calls that there may be.
+    let waits_per_connection = built_in.waits_per_connection.min(calls_per_connection * 4 / 5);
     let time = |key, built_in| reader.duration(key, SECOND..=LONGEST_AGE).unwrap_or(built_in);
     let bounds = Bounds {
         connections: count("connections", built_in.connections, 1..=1_000_000),
         connections_per_peer: reader.integer("connections_per_peer", 1..=1_000_000),
-        calls_per_connection: count("calls_per_connection", built_in.calls_per_connection, 2..=100_000),
-        waits_per_connection: count("waits_per_connection", built_in.waits_per_connection, 1..=100_000),
+        calls_per_connection,
+        waits_per_connection: count("waits_per_connection", waits_per_connection, 1..=100_000),
         waits: count("waits", built_in.waits, 1..=10_000_000),
         waits_per_peer: reader.integer("waits_per_peer", 1..=10_000_000),
         calls: count("calls", built_in.calls, 2..=10_000_000),

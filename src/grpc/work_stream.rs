@@ -40,8 +40,7 @@ async fn run<H: Host>(
     let begun = match first {
         Ok(None) => return,
         Ok(Some(first)) => {
-            let (budget, retiring) = (peer.budget.clone(), peer.retiring());
-            let begun = convert::work_hello(service.limits(), budget, retiring, first);
+            let begun = convert::work_hello(service.limits(), peer.of_stream(), first);
             begun.map_err(Status::from).and_then(|(hello, message)| {
                 place.for_queues(hello.queues.len()).map_err(|why| status::overloaded(&why))?;
                 Ok((hello, message))

@@ -195,11 +195,13 @@ async fn answer<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, verb: Verb)
             undelivered::undelivered(store, cx, &claim).await?;
             Answer::Done
         }
-        Verb::Sweep(wanted, queues) => {
+        Verb::Sweep(mut wanted, queues) => {
             let (mut swept, mut next) = (Swept::default(), Vec::with_capacity(queues.len()));
             for queue in queues {
                 let at = sweep::sweep(store, cx, &queue, wanted, &mut swept).await?;
                 next.push((queue, at));
+                // What was done took its time: that is not late.
+                wanted.asked_at = wanted.asked_at.max(store.now());
             }
             Answer::Sweep(swept, next)
         }

@@ -29,6 +29,8 @@ const RECORDS_MAX: usize = 500;
 const REMOVALS_MAX: usize = 500;
 /// Leases that are looked at for those that are not spared.
 const SPARED_MAX: usize = 10_000;
+/// A sweep that was asked for longer ago ends no lease.
+const LATE: Duration = Duration::from_secs(1);
 /// Keys and records whose time is over are in no hurry.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 /// The groups of breaker keys are looked at so often for those that are idle.
@@ -354,9 +356,14 @@ impl<S: Storage> Sweeping<'_, '_, S> {
         tell_ready(self.store, self.cx, queue).await
     }
 
-    async fn expire_leases(&mut self, first: &[Entry]) -> Result<()> {
+    async fn expire_leases(&mut self, due: &[Entry]) -> Result<()> {
         let now = self.store.now();
-        let mut entries = first.to_vec();
+        if now.since(self.sweep.asked_at) > LATE {
+            self.swept.late |= first(due).is_some_and(|at| at <= now);
+            self.next.at(first(due).map(|at| at.max(now)));
+            return Ok(());
+        }
+        let mut entries = due.to_vec();
         let (mut looked_at, mut expired) = (0, Vec::new());
         while let Some(last) = entries.last().cloned() {
             let page = entries.len();

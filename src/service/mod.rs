@@ -21,11 +21,11 @@ pub use reminder::Reminder;
 pub use round_robin::RoundRobin;
 pub use unclaimed::{Unclaimed, UnclaimedQueues};
 pub use waiters::{Waiter, Waiters};
-pub use work::{Outbox, Received, WorkHello, WorkMessage, WorkReply, WorkSettlements};
+pub use work::{Outbox, Received, WorkConnection, WorkHello, WorkMessage, WorkReply, WorkSettlements};
 
 use crate::domain::Limits;
 use crate::queue::{Host, Queues};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 #[derive(Debug)]
@@ -35,13 +35,15 @@ pub struct Service<H> {
     limits: Limits,
     round_robin: round_robin::RoundRobin,
     draining: watch::Sender<bool>,
+    lease_lines: Mutex<sweeper::LeaseLines>,
 }
 
 impl<H: Host> Service<H> {
     /// `waiters` are among the subscribers of the store.
     pub fn new(queues: Queues<H>, waiters: Arc<Waiters>, limits: Limits) -> Arc<Self> {
-        let (round_robin, draining) = (Default::default(), watch::Sender::new(false));
-        Arc::new(Self { queues, waiters, limits, round_robin, draining })
+        let (round_robin, lease_lines) = Default::default();
+        let draining = watch::Sender::new(false);
+        Arc::new(Self { queues, waiters, limits, round_robin, draining, lease_lines })
     }
 
     pub fn queues(&self) -> &Queues<H> {

@@ -1,11 +1,14 @@
 //! What time makes due: the loop sleeps until something is, and never polls.
 
 use super::Service;
-use crate::domain::Timestamp;
-use crate::queue::Host;
-use crate::queue::{Sweep, Swept};
+use crate::domain::{QueueName, Timestamp};
+use crate::env;
+use crate::log_limit::LogLimit;
+use crate::queue::{ExpiredLease, Host, Sweep, Swept};
 use crate::store::Result;
-use std::{sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 /// For so long after a start, leases from before it are left alone: a restart burns no attempts.
 const GRACE: Duration = Duration::from_secs(30);
@@ -18,11 +21,13 @@ const STALL: Duration = Duration::from_secs(1);
 const LOOK_FOR_STALL: Duration = Duration::from_millis(500);
 /// After a failed sweep.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
+const MINUTE: Duration = Duration::from_secs(60);
+const LINES_A_MINUTE: u64 = 20;
 /// Store events may be missed; a sweep at least this often costs nothing.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 
-/// The server did not run for a while.
-struct Stalled;
+/// The server did not run, for so long.
+struct Stalled(Duration);
 
 /// Which leases a sweep leaves alone.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +36,51 @@ struct Grace {
 }
 
 impl Grace {
-    fn sweep(self) -> Sweep {
-        Sweep { spare_made_before: self.since, spare_until: self.since.after(GRACE) }
+    fn sweep(self, asked_at: Timestamp) -> Sweep {
+        Sweep { asked_at, spare_made_before: self.since, spare_until: self.since.after(GRACE) }
+    }
+}
+
+/// Lines about leases that ran out: so many for each queue in a minute, and a sum of the others.
+#[derive(Debug, Default)]
+pub(super) struct LeaseLines {
+    since: Option<Instant>,
+    by_queue: HashMap<QueueName, u64>,
+}
+
+impl LeaseLines {
+    fn log(&mut self, expired: &[ExpiredLease], now: Instant) {
+        for (queue, left_out) in self.begin(now) {
+            tracing::info!(%queue, left_out, "more leases ran out than have lines of their own");
+        }
+        for expired in expired {
+            if !self.admits(&expired.queue) {
+                continue;
+            }
+            tracing::info!(
+                queue = %expired.queue,
+                job_id = %expired.id,
+                worker_id = expired.attempt.worker_id,
+                attempt = expired.attempt.number,
+                "lease ran out"
+            );
+        }
+    }
+
+    /// Where a minute is over, what got no line in it.
+    fn begin(&mut self, now: Instant) -> Vec<(QueueName, u64)> {
+        if self.since.is_some_and(|since| now.duration_since(since) < MINUTE) {
+            return Vec::new();
+        }
+        self.since = Some(now);
+        let left_out = self.by_queue.drain().map(|(queue, leases)| (queue, leases.saturating_sub(LINES_A_MINUTE)));
+        left_out.filter(|(_, leases)| *leases > 0).collect()
+    }
+
+    fn admits(&mut self, queue: &QueueName) -> bool {
+        let leases = self.by_queue.entry(queue.clone()).or_default();
+        *leases += 1;
+        *leases <= LINES_A_MINUTE
     }
 }
 
@@ -40,21 +88,31 @@ impl<H: Host> Service<H> {
     /// Runs until the server drains.
     pub async fn run_sweeper(self: Arc<Self>) {
         let mut grace = Grace { since: self.queues.now() };
-        let (mut lost_since, mut stalled) = (None, false);
+        let (mut lost_since, mut stalled, mut stalls) = (None, None, LogLimit::default());
         let mut outages = self.queues.outages();
         let mut draining = self.draining.subscribe();
         loop {
             // Before the sweep that finds the store again: that one, too, must end no lease.
             let now = self.queues.now();
             let missed = std::mem::replace(&mut outages, self.queues.outages()) != outages;
-            if missed || stalled || lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
+            if let Some(Stalled(took)) = &stalled
+                && let Some(left_out) = stalls.admit(env::instant())
+            {
+                let left_out = (left_out > 0).then_some(left_out);
+                let what = "the server did not run for a while: leases from before are spared for a time";
+                tracing::warn!(?took, left_out, "{what}");
+            }
+            if missed || stalled.is_some() || lost_since.is_some_and(|since| now.since(since) > LOST_STORE) {
                 grace = Grace { since: now };
             }
-            let next = match self.sweep_once(grace.sweep()).await {
+            stalled = None;
+            let next = match self.sweep_once(grace.sweep(now)).await {
                 Ok(swept) => {
                     lost_since = None;
-                    let now = self.queues.now();
-                    swept.next.map_or(LOOK_AT_LEAST_EVERY, |next| next.since(now))
+                    let then = self.queues.now();
+                    // A stop may come while it waits for the store, too.
+                    stalled = swept.late.then(|| Stalled(then.since(now)));
+                    swept.next.map_or(LOOK_AT_LEAST_EVERY, |next| next.since(then))
                 }
                 Err(error) => {
                     if lost_since.is_none() {
@@ -65,7 +123,7 @@ impl<H: Host> Service<H> {
                 }
             };
             tokio::select! {
-                slept = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => stalled = slept.is_err(),
+                slept = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => stalled = stalled.or(slept.err()),
                 _ = draining.wait_for(|draining| *draining) => return,
             }
         }
@@ -74,15 +132,9 @@ impl<H: Host> Service<H> {
     /// One step of the loop.
     pub async fn sweep_once(&self, sweep: Sweep) -> Result<Swept> {
         let swept = self.queues.sweep(sweep).await?;
-        for expired in &swept.expired {
-            tracing::info!(
-                queue = %expired.queue,
-                job_id = %expired.id,
-                worker_id = expired.attempt.worker_id,
-                attempt = expired.attempt.number,
-                "lease ran out"
-            );
-        }
+        let mut lines = self.lease_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.log(&swept.expired, env::instant());
+        drop(lines);
         if swept.retention_expired > 0 {
             tracing::info!(dead_letters = swept.retention_expired, "their retention is over");
         }
@@ -107,9 +159,26 @@ impl<H: Host> Service<H> {
             }
             let slept = self.queues.now().since(now);
             if slept > LOOK_FOR_STALL + STALL {
-                tracing::warn!(?slept, "the server did not run for a while: leases from before are spared for a time");
-                return Err(Stalled);
+                return Err(Stalled(slept));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_so_many_lines_about_its_leases_in_a_minute() {
+        let (start, mut lines) = (env::instant(), LeaseLines::default());
+        let queue = |name| QueueName::parse(name).expect("a name");
+        lines.begin(start);
+        assert_eq!((0..25).filter(|_| lines.admits(&queue("a"))).count(), 20);
+        assert!(lines.admits(&queue("b")));
+        assert_eq!(lines.begin(start + Duration::from_secs(59)), []);
+        assert!(!lines.admits(&queue("a")));
+        assert_eq!(lines.begin(start + Duration::from_secs(60)), [(queue("a"), 6)]);
+        assert!(lines.admits(&queue("a")));
     }
 }

@@ -26,8 +26,6 @@ use waiting::{Expected, next_batch, together};
 const KEEPALIVE: Duration = Duration::from_secs(20);
 /// A stream whose connection has no room for jobs looks again after this.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(250);
-/// A stream that drains is given up after this.
-const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 /// Settlements that wait for the next round; more are not read yet.
 const WAITING_MESSAGES: usize = 64;
 const WAITING_BYTES: usize = 1 << 20;
@@ -47,10 +45,17 @@ pub struct WorkHello {
     pub max_jobs: usize,
     /// Bytes of jobs in one message.
     pub max_bytes: usize,
-    /// Of the connection that it runs on.
+    pub connection: WorkConnection,
+}
+
+/// The connection that a stream runs on.
+#[derive(Clone, Debug)]
+pub struct WorkConnection {
     pub budget: Arc<ConnectionBudget>,
     /// Becomes true when the connection is to be left.
     pub retiring: watch::Receiver<bool>,
+    /// A stream that drains is given up after this.
+    pub drain_within: Duration,
 }
 
 /// What the worker says.
@@ -183,7 +188,7 @@ struct Worker<H, T, E> {
 impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
     async fn run<I: Stream<Item = Received<T, E>>>(&mut self, mut inbox: Pin<&mut I>) -> Result<(), End<E>> {
         let mut server_drains = self.service.draining.subscribe();
-        let mut retiring = self.hello.retiring.clone();
+        let mut retiring = self.hello.connection.retiring.clone();
         loop {
             let waiter = self.round().await?;
             let received = self.receive_available(inbox.as_mut()).await?;
@@ -273,11 +278,11 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
         self.send(reply).await
     }
 
-    /// No more jobs from here on.
+    /// No more jobs from here on. A worker that reads nothing does not hear of it: its connection is cut in the end.
     async fn drain(&mut self) -> Result<(), End<E>> {
         self.draining = true;
         self.credits = 0;
-        self.give_up = Some(Box::pin(sleep(DRAIN_WITHIN)));
+        self.give_up = Some(Box::pin(sleep(self.hello.connection.drain_within)));
         let reply = WorkReply { drain: true, ..self.empty() };
         self.send(reply).await
     }
@@ -311,7 +316,7 @@ impl<H: Host, T: Send, E: From<Error> + Send> Worker<H, T, E> {
             worker_id: self.hello.worker_id.clone(),
             request_id: String::new(),
             settle: Settlements::default(),
-            budget: self.hello.budget.clone(),
+            budget: self.hello.connection.budget.clone(),
         };
         let ClaimReply { mut claimed, held, overloaded } = self.service.take(&request, settle).await?;
         self.crowded = overloaded;

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{ServerReflectionRequest, server_reflection_request::MessageRequest};
 
-const REFLECTION: &str = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-const WATCH: &str = "grpc.health.v1.Health/Watch";
+pub(crate) const REFLECTION: &str = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+pub(crate) const WATCH: &str = "grpc.health.v1.Health/Watch";
 
 fn limited(limits: &str) -> (Server, TempDir) {
     let data = scratch();
@@ -19,7 +19,7 @@ fn limited(limits: &str) -> (Server, TempDir) {
     (Launch::on(data.path()).arg("--config").arg(config).start(), data)
 }
 
-fn symbol(name: &str) -> Bytes {
+pub(crate) fn symbol(name: &str) -> Bytes {
     let request = Some(MessageRequest::FileContainingSymbol(name.into()));
     framed(&ServerReflectionRequest { message_request: request, ..Default::default() }.encode_to_vec())
 }
@@ -42,7 +42,7 @@ async fn foreign_streams_count_as_calls_that_wait() {
     assert_eq!(refused["redrive-reason"], "OVERLOADED", "{refused:?}");
     server.log_line("waits_per_connection");
     // One that says nothing has as long as any other request, and makes room.
-    let late = trailers(reflection.0).await;
+    let late = trailers(reflection.0).await.unwrap();
     assert_eq!(late["redrive-reason"], "OVERLOADED", "{late:?}");
     let answered = client.begin(REFLECTION, symbol("redrive.v1.QueueService")).await;
     let mut body = answered.0.await.unwrap().into_body();

@@ -193,8 +193,10 @@ impl Raw {
 
     /// A call that has sent its headers.
     pub(crate) async fn open(&self, method: &str) -> io::Result<u32> {
+        // Streams begin in the order of their numbers.
+        let mut out = self.out.lock().await;
         let stream = self.next_stream();
-        self.send(&frame(HEADERS, END_HEADERS, stream, &call_headers(method))).await?;
+        out.write_all(&frame(HEADERS, END_HEADERS, stream, &call_headers(method))).await?;
         Ok(stream)
     }
 

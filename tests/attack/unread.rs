@@ -1,9 +1,11 @@
 //! Replies that are not read.
 
 use crate::beside::{Beside, job, memory};
-use crate::raw::{ENHANCE_YOUR_CALM, Raw};
+use crate::raw::{DATA, ENHANCE_YOUR_CALM, Raw, frame, message};
 use crate::server::{LONG, Launch, Server, config_file, scratch};
-use redrive::grpc::pb::{AckRequest, ClaimRequest, GetServerInfoRequest, GetStatsRequest, SettleRequest};
+use redrive::grpc::pb::{
+    AckRequest, ClaimRequest, GetServerInfoRequest, GetStatsRequest, SettleRequest, WorkHello, WorkRequest,
+};
 use std::time::{Duration, Instant};
 
 const JOBS: usize = 300;
@@ -59,7 +61,7 @@ async fn a_client_that_reads_no_replies_takes_a_bounded_part_of_memory() {
     leave_unread(&server, Duration::from_secs(6)).await;
     // The operator learns of it, and of who does it.
     let line = server.log_line("a limit is reached");
-    assert!(line.contains("message_bytes") && line.contains("127.0.0.1 (101 connections"), "{line}");
+    assert!(line.contains("message_bytes") && line.contains("127.0.0.1 (100 connections"), "{line}");
     beside.p99().await;
 }
 
@@ -77,6 +79,23 @@ async fn a_connection_that_reads_no_replies_is_told_so_and_ended() {
     let goaway = raw.seen().goaway.clone();
     assert_eq!(goaway, Some((ENHANCE_YOUR_CALM, "a reply was not read within 1s".into())));
     server.log_line("read_timeout");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_not_read_ends_with_its_connection() {
+    let data = scratch();
+    let config = config_file(data.path(), SHORT);
+    let server = Launch::on(data.path()).arg("--config").arg(config).start();
+    let mut client = server.queue().await;
+    client.enqueue(job("q", 10)).await.unwrap();
+    let raw = Raw::connect(server.address, 0).await.unwrap();
+    let stream = raw.open("QueueService/Work").await.unwrap();
+    let hello = WorkHello { queues: vec!["q".into()], ..WorkHello::default() };
+    let said = WorkRequest { hello: Some(hello), add_credits: 1, ..WorkRequest::default() };
+    raw.send(&frame(DATA, 0, stream, &message(&said))).await.unwrap();
+    assert!(raw.wait_for(LONG, |seen| seen.closed).await, "it still has its connection");
+    let goaway = raw.seen().goaway.clone();
+    assert_eq!(goaway, Some((ENHANCE_YOUR_CALM, "a reply was not read within 1s".into())));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@
 
 mod environment;
 mod flags;
+mod limits;
 mod meaning;
 mod precedence;
 mod problems;

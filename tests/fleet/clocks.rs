@@ -4,9 +4,10 @@ use crate::fleet::{CONFIG, Fleet};
 use crate::load::{Load, nack};
 use crate::requests::{ack, claim, job, seconds};
 use crate::server::scratch;
-use crate::servers::{Kind, Server};
+use crate::servers::{Kind, Launch, Server, WallClock as RedisClock};
 use crate::wall_clock::WallClock;
-use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, GetServerInfoRequest, JobState, NackKind};
+use redrive::grpc::pb::enqueue_request::Start;
+use redrive::grpc::pb::{ClaimRequest, EnqueueRequest, ExtendRequest, GetServerInfoRequest, JobState, NackKind};
 use std::time::{Duration, Instant};
 
 const MINUTES_APART: [i64; 2] = [-7 * 60, 11 * 60];
@@ -79,5 +80,28 @@ async fn a_retry_and_a_lease_last_as_long_at_a_server_whose_clock_is_minutes_awa
             "from {:+} s to {:+} s: a retry of 2 s took {retry_took:.2?}, a lease of 4 s {lease_took:.2?}",
             MINUTES_APART[from], MINUTES_APART[to]
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_has_the_grace_of_a_restart_after_a_jump_of_redis_clock() {
+    for jump in [7_200, -7_200] {
+        let clock = RedisClock::at(0);
+        let redis = clock.of(Launch::new(Kind::Redis)).start();
+        let fleet = Fleet::start(&redis.address(), 1);
+        let mut worker = fleet.ways().remove(0);
+        for (id, after) in [("a-leased", 0), ("b-later", 5)] {
+            let start = seconds(after).map(Start::Delay);
+            worker.enqueue(EnqueueRequest { job_id: id.into(), start, ..job("q") }).await.unwrap();
+        }
+        let leased = worker.claim(claim("q")).await.unwrap().into_inner().jobs.remove(0);
+        clock.set(jump);
+        // When this one is due, the lease of 3 s has run out.
+        let patient = ClaimRequest { wait: seconds(20), ..claim("q") };
+        let next = worker.claim(patient).await.unwrap().into_inner().jobs.remove(0);
+        assert_eq!(next.job_id, "b-later", "{jump}");
+        assert_eq!(fleet.state(0, "q", "a-leased").await, Some(JobState::Leased));
+        worker.extend(ExtendRequest { lease: leased.lease, ..ExtendRequest::default() }).await.unwrap();
+        assert_eq!(fleet.stats(0, "q").await.lease_expired, 0);
     }
 }

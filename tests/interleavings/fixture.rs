@@ -255,7 +255,7 @@ pub(crate) const SETTLING: [Named; 8] = [
     }),
     ("sweep", |_| {
         let never = Timestamp::default();
-        let sweep = Sweep { spare_made_before: never, spare_until: never };
+        let sweep = Sweep { asked_at: Timestamp::from_millis(u64::MAX), spare_made_before: never, spare_until: never };
         Verb::Sweep(sweep, vec![queue_name()])
     }),
     ("undelivered", |fixture| {

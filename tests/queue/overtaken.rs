@@ -288,7 +288,8 @@ impl Fixture {
 
     /// What another server does in time.
     pub(crate) fn sweep(&self) {
-        let sweep = Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+        let asked_at = Timestamp::from_millis(u64::MAX);
+        let sweep = Sweep { asked_at, spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
         self.run(Verb::Sweep(sweep, vec![named("q"), named("other")]));
     }
 

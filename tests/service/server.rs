@@ -129,7 +129,8 @@ impl Server {
     /// Lets time pass, and what it makes due happen.
     pub(crate) async fn pass(&self, time: Duration) {
         self.clock.advance(time);
-        let spare_none = Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+        let asked_at = self.service.queues().now();
+        let spare_none = Sweep { asked_at, spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
         self.service.sweep_once(spare_none).await.unwrap();
     }
 

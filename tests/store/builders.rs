@@ -138,7 +138,8 @@ pub(crate) fn without_jitter(queue: &mut QueueSettings) {
 
 /// Every lease may end.
 pub(crate) fn sweep_all() -> Sweep {
-    Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() }
+    let (never, always) = (Timestamp::default(), Timestamp::from_millis(u64::MAX));
+    Sweep { asked_at: always, spare_made_before: never, spare_until: never }
 }
 
 pub(crate) fn dead_query(name: &str) -> DeadLetterQuery {

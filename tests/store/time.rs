@@ -1,7 +1,7 @@
 //! The one clock: what wall-clock jumps, restarts and reboots do not do.
 
 use crate::builders::*;
-use redrive::domain::State;
+use redrive::domain::{State, Timestamp};
 use redrive::queue::{IdleReason, Sweep};
 
 const HOUR_SECONDS: i64 = 3600;
@@ -89,6 +89,7 @@ store_test! {
         let spare = Sweep {
             spare_made_before: h.now(),
             spare_until: h.now().after(seconds(30)),
+            ..sweep_all()
         };
         let swept = h.sweep_sparing(spare).await;
         assert!(swept.expired.is_empty());
@@ -105,6 +106,23 @@ store_test! {
 }
 
 store_test! {
+    async fn a_sweep_that_comes_late_ends_no_lease(h) {
+        h.enqueue(job("q")).await;
+        let lease = h.claim("q").await.delivery.lease;
+        h.advance(seconds(40));
+        // It was asked for, and the server stood still: what its worker sent in time has not been read.
+        let late = Sweep { asked_at: Timestamp::from_millis(h.now().millis() - 1_001), ..sweep_all() };
+        let swept = h.store().sweep(late).await.unwrap();
+        assert!(swept.late && swept.expired.is_empty());
+        assert_eq!(swept.next, Some(h.now()));
+        h.extend(lease, None, "").await.unwrap();
+        h.advance(seconds(40));
+        let soon = Sweep { asked_at: Timestamp::from_millis(h.now().millis() - 1_000), ..sweep_all() };
+        assert_eq!(h.sweep_sparing(soon).await.expired.len(), 1);
+    }
+}
+
+store_test! {
     async fn leases_of_workers_that_do_not_come_back_end_after_the_grace(h) {
         h.enqueue(job("q").id("old")).await;
         h.claim("q").await;
@@ -113,6 +131,7 @@ store_test! {
         let spare = Sweep {
             spare_made_before: h.now(),
             spare_until: h.now().after(seconds(30)),
+            ..sweep_all()
         };
         h.enqueue(job("q").id("new")).await;
         let claim = redrive::queue::Claim { lease_duration: Some(SECOND), ..claim_of(&["q"], 1) };

@@ -8,9 +8,8 @@ use super::settle::settle_response;
 use crate::domain::{Limits, Settings};
 use crate::grpc::pb;
 use crate::queue::{Handover, REFUSED_BYTES};
-use crate::service::{ConnectionBudget, WorkHello, WorkMessage, WorkReply, WorkSettlements};
+use crate::service::{ConnectionBudget, WorkConnection, WorkHello, WorkMessage, WorkReply, WorkSettlements};
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Of jobs in one message: enough for a good batch, and little enough to be held for a worker that does not read.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -26,7 +25,7 @@ pub(crate) struct SettleTag {
 
 /// The first message: what the stream works on, and what else it says.
 pub(crate) fn work_hello(
-    limits: &Limits, budget: Arc<ConnectionBudget>, retiring: watch::Receiver<bool>, mut request: pb::WorkRequest,
+    limits: &Limits, connection: WorkConnection, mut request: pb::WorkRequest,
 ) -> Result<(WorkHello, WorkMessage<SettleTag>), Invalid> {
     let mut check = Check::new(limits);
     let Some(hello) = request.hello.take() else {
@@ -41,7 +40,7 @@ pub(crate) fn work_hello(
         0 => IN_FLIGHT_BYTES,
         bytes => bytes as usize,
     };
-    let message_budget = budget.clone();
+    let budget = connection.budget.clone();
     let hello = check.done(order.map(|order| WorkHello {
         queues: names,
         order,
@@ -51,10 +50,9 @@ pub(crate) fn work_hello(
         reports_started: hello.reports_started,
         max_jobs: limits.batch_items,
         max_bytes: MESSAGE_BYTES.min(limits.reply_bytes),
-        budget,
-        retiring,
+        connection,
     }))?;
-    Ok((hello, work_message(limits, &message_budget, request)?))
+    Ok((hello, work_message(limits, &budget, request)?))
 }
 
 /// Every message, after its hello has been taken.

@@ -158,7 +158,8 @@ async fn serve_one(
                 leaving = true;
                 peer.retire();
                 connection.as_mut().graceful_shutdown();
-                cut.set(Some(tokio::time::sleep(bounds.connection_age_grace)));
+                // A little later than its streams, which end by themselves.
+                cut.set(Some(tokio::time::sleep(bounds.connection_age_grace + GOODBYE_WITHIN)));
             }
             // The block drops what it is handed, a guard that must not be held while waiting.
             () = async { drop(stopped.wait_for(|stopped| *stopped).await) }, if !leaving => {

@@ -4,7 +4,7 @@ use super::calls::Kind;
 use super::peers::{Address, Ending, Of, Peers};
 use crate::domain::duration::human;
 use crate::grpc::status;
-use crate::service::ConnectionBudget;
+use crate::service::{ConnectionBudget, WorkConnection};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -100,8 +100,10 @@ impl Peer {
         self.retiring.send_replace(true);
     }
 
-    pub(in crate::grpc) fn retiring(&self) -> watch::Receiver<bool> {
-        self.retiring.subscribe()
+    /// What a stream of work knows of its connection.
+    pub(in crate::grpc) fn of_stream(&self) -> WorkConnection {
+        let drain_within = self.peers.bounds.connection_age_grace;
+        WorkConnection { budget: self.budget.clone(), retiring: self.retiring.subscribe(), drain_within }
     }
 
     // ---- what lasts too long ----

@@ -184,6 +184,8 @@ pub struct Extended {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
+    /// One that comes late ends no lease: the server stood still meanwhile, and what was sent to it in time is not read yet.
+    pub asked_at: Timestamp,
     /// Leases made before this are left alone until `spare_until`: their workers get a chance to come back.
     pub spare_made_before: Timestamp,
     pub spare_until: Timestamp,
@@ -197,6 +199,8 @@ pub struct Swept {
     pub retention_expired: usize,
     /// The same of completed jobs.
     pub completed_removed: usize,
+    /// It came late, and there were leases to end.
+    pub late: bool,
     /// When the next sweep has something to do; now, if this one stopped at its bound.
     pub next: Option<Timestamp>,
 }
