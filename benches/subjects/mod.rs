@@ -116,7 +116,11 @@ impl Subject {
 
     /// Makes ready what is due, as much as one call does.
     pub(crate) fn promote(&mut self) -> usize {
-        let sweep = Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+        let sweep = Sweep {
+            spare_made_before: Timestamp::default(),
+            spare_until: Timestamp::default(),
+            asked_at: Timestamp::default(),
+        };
         self.runtime.block_on(self.store.sweep(sweep)).expect("the store is well").promoted
     }
 

@@ -123,7 +123,7 @@ impl<H: Host> Service<H> {
                 }
             };
             tokio::select! {
-                slept = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => stalled = stalled.or(slept.err()),
+                slept = self.sleep_until_due(next.min(LOOK_AT_LEAST_EVERY)) => stalled = stalled.or_else(|| slept.err()),
                 _ = draining.wait_for(|draining| *draining) => return,
             }
         }
