@@ -119,7 +119,7 @@ impl Subject {
         let sweep = Sweep {
             spare_made_before: Timestamp::default(),
             spare_until: Timestamp::default(),
-            asked_at: Timestamp::default(),
+            asked_at: Timestamp::MAX,
         };
         self.runtime.block_on(self.store.sweep(sweep)).expect("the store is well").promoted
     }

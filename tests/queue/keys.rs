@@ -6,7 +6,8 @@ use redrive::queue::{EnqueueOutcome, Refusal, Sweep, Verb};
 use redrive::store::storage::{Read, Table};
 
 fn sweep(f: &mut Fixture) {
-    let sweep = Sweep { spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
+    let sweep =
+        Sweep { asked_at: Timestamp::MAX, spare_made_before: Timestamp::default(), spare_until: Timestamp::default() };
     f.run(Verb::Sweep(sweep, vec![queue("q")]));
 }
 

@@ -100,7 +100,11 @@ fn extend(lease: Lease) -> Verb {
 }
 
 fn sweep() -> Verb {
-    let all = Sweep { spare_made_before: Default::default(), spare_until: Default::default() };
+    let all = Sweep {
+        asked_at: redrive::domain::Timestamp::MAX,
+        spare_made_before: Default::default(),
+        spare_until: Default::default(),
+    };
     Verb::Sweep(all, vec![queue("q")])
 }
 

@@ -64,7 +64,11 @@ impl Record {
 }
 
 fn sweep(f: &mut jobs_fixture::Fixture) {
-    let all = Sweep { spare_made_before: Default::default(), spare_until: Default::default() };
+    let all = Sweep {
+        asked_at: redrive::domain::Timestamp::MAX,
+        spare_made_before: Default::default(),
+        spare_until: Default::default(),
+    };
     f.run(Verb::Sweep(all, vec![named("q")]));
 }
 
