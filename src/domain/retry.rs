@@ -41,6 +41,8 @@ pub struct BreakerFacts {
     pub counts_hold: bool,
     /// While OPEN: when probes begin.
     pub probe_at: Option<Timestamp>,
+    /// It is that of a breaker key.
+    pub of_key: bool,
 }
 
 /// How its delivery ended.
@@ -183,7 +185,8 @@ impl<'a> Deciding<'a> {
             // An earlier hold may last longer.
             let until = probe_at.unwrap_or_default().max(self.now.after(hold));
             let explanation = &self.attempt.explanation;
-            self.attempt.explanation = format!("the queue is held until {until}; {explanation}");
+            let held = if self.leased.breaker.of_key { "the jobs of its breaker key are" } else { "the queue is" };
+            self.attempt.explanation = format!("{held} held until {until}; {explanation}");
         }
     }
 

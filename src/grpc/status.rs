@@ -260,8 +260,8 @@ fn explain(refusal: &Refusal) -> Explanation {
         }
         Refusal::BreakerNotFound { name } => {
             let message = format!(
-                "there is no breaker {name}: each queue has \"queue:<name>\" and \"dlq:<name>\"; \
-                 BreakerStatus without a name lists all"
+                "there is no breaker {name}: each queue has \"queue:<name>\" and \"dlq:<name>\", and \
+                 \"queue:<name>/<key>\" for each breaker key of its jobs; BreakerStatus without a name lists all"
             );
             Explanation::new(Reason::BreakerNotFound, message).fact("breaker", name)
         }

@@ -92,7 +92,10 @@ async fn make<S: Storage>(store: &mut S, cx: &mut CallContext<'_>, queue: &Queue
         return Ok(false);
     }
     let used: BTreeSet<u16> = all(store, queue).await?.into_iter().map(|(_, record, _)| record.group).collect();
-    let free: Vec<_> = (1..=GROUPS_MAX).filter(|group| !used.contains(group)).take(keys.len()).collect();
+    // From anywhere: calls that make groups at the same time do not all want the same number.
+    let first = (cx.rng.next_u64() % u64::from(GROUPS_MAX)) as u16 + 1;
+    let numbers = (first..=GROUPS_MAX).chain(1..first);
+    let free: Vec<_> = numbers.filter(|group| !used.contains(group)).take(keys.len()).collect();
     if free.is_empty() {
         return Ok(false);
     }

@@ -16,8 +16,7 @@ use crate::domain::{
 use crate::queue::{BreakerOrder, BreakerView, BreakerViews, NewPause};
 use crate::store::Result;
 use crate::store::storage::{
-    Applied, GroupState, Index, Len, NO_GROUP, Publish, Read, Reads, RecordKey, Storage, Table, Version, WHOLE_QUEUE,
-    epoch_of,
+    Applied, GroupState, NO_GROUP, Publish, Reads, RecordKey, Storage, Table, Version, WHOLE_QUEUE, epoch_of,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -100,7 +99,7 @@ pub(crate) async fn put_breakers<S: Storage>(
         after.queue_record = Some(record);
     }
     if changes.is_empty() {
-        let ready = ask(store, queue, &[Read::Len(Len::Index(Index::Ready))]).await?.number();
+        let ready = ask(store, queue, &[breaker_keys::ready_in(after.group)]).await?.number();
         return Ok(Some((Arc::new(after), ready)));
     }
     let Applied::Done(done) = store.apply(queue, &changes.batch()).await? else { return Ok(None) };
@@ -117,7 +116,9 @@ pub(crate) async fn put_breakers<S: Storage>(
     }
     let after = Arc::new(after);
     cx.memory.remember(queue, after.clone());
-    Ok(Some((after, done.ready)))
+    let group = if work { after.group } else { NO_GROUP };
+    let ready = ask(store, queue, &[breaker_keys::ready_in(group)]).await?.number();
+    Ok(Some((after, ready)))
 }
 
 fn forced_open(breaker: &Breaker) -> bool {

@@ -209,9 +209,10 @@ impl<S: Storage> Adding<'_, '_, S> {
 
     async fn announce(&mut self, items: &[Item], done: &Done, made_ready: bool) -> Result<()> {
         if made_ready {
-            // Where jobs of other keys are held, they are not news.
-            let ready = if items.iter().any(|item| item.group != NO_GROUP) { items.len() as u64 } else { done.ready };
-            QueueFacts::tell_ready(self.store, &self.queue, self.cx, ready.min(done.ready), self.now).await?;
+            // Where jobs of other keys are held, they are not news; and jobs of a held key may be wanted as probes.
+            let keyed = items.iter().any(|item| item.group != NO_GROUP);
+            let ready = if keyed { items.len() as u64 } else { done.ready };
+            QueueFacts::tell_ready(self.store, &self.queue, self.cx, ready, self.now).await?;
         }
         let scheduled = items.iter().filter(|item| item.state == State::Scheduled);
         if let Some(at) = scheduled.map(|item| item.spec.run_at).min() {

@@ -2,7 +2,7 @@
 //! decision into writes.
 
 use super::answers::{ask, ask_record};
-use super::breaker_keys::KeyGroups;
+use super::breaker_keys::{KeyGroups, ready_in};
 use super::breakers::{self, put_breaker};
 use super::context::CallContext;
 use super::facts::{DeadFacts, DeliveryFacts, JobFacts, LeaseFacts, OutcomeFacts, QueueFacts, Rounds};
@@ -169,6 +169,13 @@ async fn try_end<S: Storage>(
             let stats = [&outcomes.outcome_stats, &plan.outcome_stats];
             breakers::tell_degraded(cx, queue, &plan.queue.breaker, stats, now);
             if made_ready {
+                // Of a group that is held the engine counts nothing, and the next probe may be among its jobs.
+                let gate = plan.queue.gate(&settings);
+                let probes = gate.admission(plan.queue.probes.iter().copied(), now).limit() > 0;
+                let ready = match group != NO_GROUP && ready == 0 && probes {
+                    true => ask(store, queue, &[ready_in(group)]).await?.number(),
+                    false => ready,
+                };
                 cx.available(queue, &plan.queue, ready, now);
             }
             if group != NO_GROUP && plan.queue.queue_record != queue_record {
@@ -218,6 +225,7 @@ impl Plan<'_> {
             counts: breaker.counts_failure(&self.outcome_stats, epoch, &settings.breaker, now),
             counts_hold: breaker.counts_hold(epoch, &settings.breaker, now),
             probe_at: breaker.probe_at(&settings.breaker, now),
+            of_key: !breaker.key.is_empty(),
         };
         let leased = Leased {
             delivery: &facts.lease.delivery(facts.lease.expires_at(facts.score)),

@@ -103,7 +103,7 @@ impl Ended {
 
     /// While the queue's breaker is in this state, in which failures do not count, and a hold would move it.
     fn during(state: BreakerState, progress: Progress) -> Self {
-        let breaker = BreakerFacts { state, counts: false, counts_hold: true, probe_at: None };
+        let breaker = BreakerFacts { state, counts: false, counts_hold: true, ..BreakerFacts::default() };
         Self { breaker, ..Self::after(progress) }
     }
 

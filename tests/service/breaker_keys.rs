@@ -80,7 +80,7 @@ async fn a_nack_and_an_ack_may_name_what_they_met() {
     assert_eq!(info.attempts[0].failure.as_ref().unwrap().breaker_key, "api");
     assert_eq!(info.job.unwrap().breaker_key, "api");
     // Nothing in an error refuses a Nack.
-    let long = "k".repeat(300);
+    let long = "k\n".repeat(300);
     server.nack(failed_at(&jobs[5].lease, &long)).await.unwrap();
     let failure = server.get_job_in("j5", "q").await.unwrap().attempts.remove(0).failure.unwrap();
     assert_eq!((failure.breaker_key.len(), failure.truncated), (256, true));

@@ -251,9 +251,11 @@ store_test! {
 store_test! {
     async fn an_operator_orders_the_breaker_of_a_key_by_its_name(h) {
         h.enqueue(job_of("smtp/eu", "j")).await;
+        h.enqueue(job("other")).await;
         let order = BreakerOrder::Force { open: true, reason: "maintenance".into() };
         let view = h.set_breaker("queue:q/smtp/eu", order.clone()).await.unwrap();
         assert!(view.breaker.forced.is_some_and(|forced| forced.open));
+        assert_eq!(view.held, 1, "those of the key");
         assert_eq!(h.idle("q").await.breaker_key, "smtp/eu");
         // Also that of jobs to come.
         h.set_breaker("queue:q/later", order).await.unwrap();
@@ -353,6 +355,23 @@ store_test! {
         h.sweep().await;
         h.catch_up().await;
         assert!(h.recorded.take_available().iter().any(|(queue, jobs)| queue == "q" && *jobs > 0));
+    }
+}
+
+store_test! {
+    async fn waiting_claims_hear_that_a_probe_of_a_key_has_said_nothing(h) {
+        h.half_open_key("down").await;
+        h.advance(seconds(2));
+        h.sweep().await;
+        let probe = h.claim("q").await;
+        assert!(probe.delivery.probe);
+        h.catch_up().await;
+        h.recorded.take_available();
+        h.nack(probe.delivery.lease, permanent()).await.unwrap();
+        h.catch_up().await;
+        let told = h.recorded.take_available();
+        assert!(told.iter().any(|(queue, jobs)| queue == "q" && *jobs > 0), "another job is the next probe: {told:?}");
+        assert!(h.claim("q").await.delivery.probe);
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) fn failure(limits: &Limits, given: pb::Failure) -> Failure {
         UNKNOWN_TYPE.clone_into(&mut error_type);
     }
     let cut = |text: &mut String| cut_bytes(text, limits.name_bytes);
+    // As in the keys that producers give.
+    breaker_key.retain(|c| !c.is_control());
     let truncated = cut(&mut error_type) | cut(&mut code) | cut(&mut breaker_key);
     let had_details = given.details.is_some();
     let details = given.details.and_then(|details| json::canonical_object(details).ok());

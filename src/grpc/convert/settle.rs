@@ -15,6 +15,7 @@ pub(crate) fn ack(limits: &Limits, place: Option<Place>, request: pb::AckRequest
     check.at_most("note", request.note.len(), limits.note_bytes);
     check.at_most("result", request.result.len(), limits.result_bytes);
     let mut breaker_key = request.breaker_key;
+    breaker_key.retain(|c| !c.is_control());
     cut_bytes(&mut breaker_key, limits.name_bytes);
     check.done(lease.map(|lease| Ack { lease, note: request.note, result: request.result, breaker_key }))
 }

@@ -9,8 +9,8 @@ use crate::queue::facts::QueueFacts;
 use crate::queue::records;
 use crate::store::Result;
 use crate::store::storage::{
-    Batch, Entry, Found, Index, Len, Member, NO_GROUP, Probes, Ramp, Read, Rule, Storage, Table, Taken, WHOLE_QUEUE,
-    Write, flag,
+    Batch, Entry, Found, GroupState, Index, Len, Member, NO_GROUP, Probes, Ramp, Read, Rule, Storage, Table, Taken,
+    WHOLE_QUEUE, Write, flag,
 };
 use std::collections::HashSet;
 
@@ -99,7 +99,11 @@ impl<S: Storage> Taking<'_, '_, '_, S> {
         };
         let mut rules = vec![own];
         let mut keys = breaker_keys::remembered(self.store, self.cx, self.queue).await?;
-        keys.sort_by_key(|facts| !asked_for.contains(&facts.group));
+        // Those that a take has passed over come first, then those that are looked at for a rule alone: held ones, which may want a
+        // probe. Of more than one take has rules for, others come each time.
+        let first = self.cx.rng.next_u64() as usize % keys.len().max(1);
+        keys.rotate_left(first);
+        keys.sort_by_key(|facts| (!asked_for.contains(&facts.group), facts.version.state != GroupState::Held));
         for facts in keys {
             if rules.len() > RULES_MAX {
                 break;

@@ -285,15 +285,15 @@ impl<S: Reads> Verification<'_, S> {
                 let group =
                     self.of_queue(&format!("the record of {what}"), Some(record.clone()), records::read_group)?;
                 let Some(Some(group)) = group else { continue };
-                if !taken.insert(group.group) {
-                    self.found(Check::Indexes, format!("{what} has the number of another"));
-                }
                 let of_group = |table| Read::Record(table, RecordKey::Group(group.group));
                 let again = Read::Record(Table::Group, key.clone());
                 let mut found = self.read(&[again, of_group(Table::Breaker), of_group(Table::Version)]).await?;
                 // It may have been forgotten meanwhile.
                 if found.record().as_ref() != Some(&record) {
                     continue;
+                }
+                if !taken.insert(group.group) {
+                    self.found(Check::Indexes, format!("{what} has the number of another"));
                 }
                 let breaker =
                     self.of_queue(&format!("the breaker of {what}"), found.record(), records::read_breaker)?;

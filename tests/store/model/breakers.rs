@@ -184,6 +184,7 @@ impl Model {
             counts: breaker.counts_failure(&stats, epoch, settings, now),
             counts_hold: breaker.counts_hold(epoch, settings, now),
             probe_at: breaker.probe_at(settings, now),
+            of_key: false,
         }
     }
 

@@ -63,6 +63,7 @@ impl Simulation {
             counts: group.breaker.counts_failure(&group.stats, epoch, &settings.breaker, at),
             counts_hold: group.breaker.counts_hold(epoch, &settings.breaker, at),
             probe_at: group.breaker.probe_at(&settings.breaker, at),
+            of_key: false,
         };
         let delivery = delivery(&self.queue, number, &job.progress, ms(running.started), epoch.probe);
         let retry_after = self.services[job.target].is.retry_after.filter(|_| failure.http_status == 429);
