@@ -117,7 +117,11 @@ pub(crate) async fn put_breakers<S: Storage>(
     let after = Arc::new(after);
     cx.memory.remember(queue, after.clone());
     let group = if work { after.group } else { NO_GROUP };
-    let ready = ask(store, queue, &[breaker_keys::ready_in(group)]).await?.number();
+    // Where there are keys, the engine counts the jobs of all of them.
+    let ready = match after.keys {
+        0 => done.ready,
+        _ => ask(store, queue, &[breaker_keys::ready_in(group)]).await?.number(),
+    };
     Ok(Some((after, ready)))
 }
 
