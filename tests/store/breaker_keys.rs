@@ -320,7 +320,10 @@ store_test! {
         h.enqueue(job("q").id("none")).await;
         let mut query = jobs_of("q");
         query.limit = 1;
-        assert_eq!(h.pages(query).await.concat(), ["none", "b1", "b2", "a1"], "key by key, behind those without one");
+        // Which key goes first is chance: its group's number is.
+        let listed = h.pages(query).await.concat();
+        let key_by_key = [["none", "b1", "b2", "a1"], ["none", "a1", "b1", "b2"]];
+        assert!(key_by_key.iter().any(|order| listed == *order), "key by key, behind those without one: {listed:?}");
         let view = h.view(&redrive::domain::JobId::parse("b2")).await;
         assert_eq!((view.state, view.ahead.map(|ahead| ahead.jobs)), (State::Ready, Some(1)));
         h.cancel("b1").await.unwrap();
