@@ -242,7 +242,9 @@ fn pauses_and_breakers_are_those_of_all_servers() {
         let pause = NewPause { duration: None, reason: "deploy".into() };
         a.store.pause(queue("q"), Some(pause)).await.unwrap();
         assert_eq!(b.idle("q").await, IdleReason::Paused);
+        while b.available.try_recv().is_ok() {}
         a.store.pause(queue("q"), None).await.unwrap();
+        b.hears_of("q").await;
         let jobs = b.claim("q", 20).await;
         assert_eq!(jobs.len(), 20);
         b.nack(&jobs, "Timeout").await;
